@@ -1,0 +1,1 @@
+"""Fits tokenizer and network from an event log and writes a bundle."""

@@ -1,0 +1,102 @@
+from protos import interaction_pb2 as _interaction_pb2
+from protos import state_pb2 as _state_pb2
+from google.protobuf.internal import containers as _containers
+from google.protobuf import descriptor as _descriptor
+from google.protobuf import message as _message
+from collections.abc import Iterable as _Iterable, Mapping as _Mapping
+from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
+
+DESCRIPTOR: _descriptor.FileDescriptor
+
+class DescribeUserRequest(_message.Message):
+    __slots__ = ("user_id", "newest")
+    USER_ID_FIELD_NUMBER: _ClassVar[int]
+    NEWEST_FIELD_NUMBER: _ClassVar[int]
+    user_id: str
+    newest: int
+    def __init__(self, user_id: _Optional[str] = ..., newest: _Optional[int] = ...) -> None: ...
+
+class UserDescription(_message.Message):
+    __slots__ = ("user_id", "partition", "meta", "recent", "mid_term", "lifecycle", "chunks", "stored_bytes", "dirty", "summaries", "newest")
+    USER_ID_FIELD_NUMBER: _ClassVar[int]
+    PARTITION_FIELD_NUMBER: _ClassVar[int]
+    META_FIELD_NUMBER: _ClassVar[int]
+    RECENT_FIELD_NUMBER: _ClassVar[int]
+    MID_TERM_FIELD_NUMBER: _ClassVar[int]
+    LIFECYCLE_FIELD_NUMBER: _ClassVar[int]
+    CHUNKS_FIELD_NUMBER: _ClassVar[int]
+    STORED_BYTES_FIELD_NUMBER: _ClassVar[int]
+    DIRTY_FIELD_NUMBER: _ClassVar[int]
+    SUMMARIES_FIELD_NUMBER: _ClassVar[int]
+    NEWEST_FIELD_NUMBER: _ClassVar[int]
+    user_id: str
+    partition: int
+    meta: _state_pb2.UserMeta
+    recent: int
+    mid_term: int
+    lifecycle: int
+    chunks: int
+    stored_bytes: int
+    dirty: bool
+    summaries: _containers.RepeatedCompositeFieldContainer[SummaryDescription]
+    newest: _containers.RepeatedCompositeFieldContainer[_interaction_pb2.Interaction]
+    def __init__(self, user_id: _Optional[str] = ..., partition: _Optional[int] = ..., meta: _Optional[_Union[_state_pb2.UserMeta, _Mapping]] = ..., recent: _Optional[int] = ..., mid_term: _Optional[int] = ..., lifecycle: _Optional[int] = ..., chunks: _Optional[int] = ..., stored_bytes: _Optional[int] = ..., dirty: _Optional[bool] = ..., summaries: _Optional[_Iterable[_Union[SummaryDescription, _Mapping]]] = ..., newest: _Optional[_Iterable[_Union[_interaction_pb2.Interaction, _Mapping]]] = ...) -> None: ...
+
+class SummaryDescription(_message.Message):
+    __slots__ = ("bundle_version", "boundary", "count", "built_at_ms", "stored_bytes")
+    BUNDLE_VERSION_FIELD_NUMBER: _ClassVar[int]
+    BOUNDARY_FIELD_NUMBER: _ClassVar[int]
+    COUNT_FIELD_NUMBER: _ClassVar[int]
+    BUILT_AT_MS_FIELD_NUMBER: _ClassVar[int]
+    STORED_BYTES_FIELD_NUMBER: _ClassVar[int]
+    bundle_version: str
+    boundary: int
+    count: int
+    built_at_ms: int
+    stored_bytes: int
+    def __init__(self, bundle_version: _Optional[str] = ..., boundary: _Optional[int] = ..., count: _Optional[int] = ..., built_at_ms: _Optional[int] = ..., stored_bytes: _Optional[int] = ...) -> None: ...
+
+class DescribeStoreRequest(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class StoreDescription(_message.Message):
+    __slots__ = ("partitions", "disk_bytes", "dirty_users", "counters", "recent_len", "mid_term_len", "chunk_len", "max_history")
+    class CountersEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: int
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[int] = ...) -> None: ...
+    PARTITIONS_FIELD_NUMBER: _ClassVar[int]
+    DISK_BYTES_FIELD_NUMBER: _ClassVar[int]
+    DIRTY_USERS_FIELD_NUMBER: _ClassVar[int]
+    COUNTERS_FIELD_NUMBER: _ClassVar[int]
+    RECENT_LEN_FIELD_NUMBER: _ClassVar[int]
+    MID_TERM_LEN_FIELD_NUMBER: _ClassVar[int]
+    CHUNK_LEN_FIELD_NUMBER: _ClassVar[int]
+    MAX_HISTORY_FIELD_NUMBER: _ClassVar[int]
+    partitions: _containers.RepeatedCompositeFieldContainer[PartitionDescription]
+    disk_bytes: int
+    dirty_users: int
+    counters: _containers.ScalarMap[str, int]
+    recent_len: int
+    mid_term_len: int
+    chunk_len: int
+    max_history: int
+    def __init__(self, partitions: _Optional[_Iterable[_Union[PartitionDescription, _Mapping]]] = ..., disk_bytes: _Optional[int] = ..., dirty_users: _Optional[int] = ..., counters: _Optional[_Mapping[str, int]] = ..., recent_len: _Optional[int] = ..., mid_term_len: _Optional[int] = ..., chunk_len: _Optional[int] = ..., max_history: _Optional[int] = ...) -> None: ...
+
+class PartitionDescription(_message.Message):
+    __slots__ = ("partition", "next_offset", "users", "owned", "end_offset")
+    PARTITION_FIELD_NUMBER: _ClassVar[int]
+    NEXT_OFFSET_FIELD_NUMBER: _ClassVar[int]
+    USERS_FIELD_NUMBER: _ClassVar[int]
+    OWNED_FIELD_NUMBER: _ClassVar[int]
+    END_OFFSET_FIELD_NUMBER: _ClassVar[int]
+    partition: int
+    next_offset: int
+    users: int
+    owned: bool
+    end_offset: int
+    def __init__(self, partition: _Optional[int] = ..., next_offset: _Optional[int] = ..., users: _Optional[int] = ..., owned: _Optional[bool] = ..., end_offset: _Optional[int] = ...) -> None: ...

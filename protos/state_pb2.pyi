@@ -1,0 +1,107 @@
+from google.protobuf.internal import containers as _containers
+from google.protobuf import descriptor as _descriptor
+from google.protobuf import message as _message
+from collections.abc import Iterable as _Iterable, Mapping as _Mapping
+from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
+
+DESCRIPTOR: _descriptor.FileDescriptor
+
+class GetUserStateRequest(_message.Message):
+    __slots__ = ("user_id", "bundle_version")
+    USER_ID_FIELD_NUMBER: _ClassVar[int]
+    BUNDLE_VERSION_FIELD_NUMBER: _ClassVar[int]
+    user_id: str
+    bundle_version: str
+    def __init__(self, user_id: _Optional[str] = ..., bundle_version: _Optional[str] = ...) -> None: ...
+
+class UserState(_message.Message):
+    __slots__ = ("meta", "chunks", "tail", "summary")
+    META_FIELD_NUMBER: _ClassVar[int]
+    CHUNKS_FIELD_NUMBER: _ClassVar[int]
+    TAIL_FIELD_NUMBER: _ClassVar[int]
+    SUMMARY_FIELD_NUMBER: _ClassVar[int]
+    meta: UserMeta
+    chunks: _containers.RepeatedScalarFieldContainer[bytes]
+    tail: bytes
+    summary: Summary
+    def __init__(self, meta: _Optional[_Union[UserMeta, _Mapping]] = ..., chunks: _Optional[_Iterable[bytes]] = ..., tail: _Optional[bytes] = ..., summary: _Optional[_Union[Summary, _Mapping]] = ...) -> None: ...
+
+class UserMeta(_message.Message):
+    __slots__ = ("version", "length", "first_position", "lifecycle_boundary", "tail_start", "newest_event_time_ms", "epoch")
+    VERSION_FIELD_NUMBER: _ClassVar[int]
+    LENGTH_FIELD_NUMBER: _ClassVar[int]
+    FIRST_POSITION_FIELD_NUMBER: _ClassVar[int]
+    LIFECYCLE_BOUNDARY_FIELD_NUMBER: _ClassVar[int]
+    TAIL_START_FIELD_NUMBER: _ClassVar[int]
+    NEWEST_EVENT_TIME_MS_FIELD_NUMBER: _ClassVar[int]
+    EPOCH_FIELD_NUMBER: _ClassVar[int]
+    version: int
+    length: int
+    first_position: int
+    lifecycle_boundary: int
+    tail_start: int
+    newest_event_time_ms: int
+    epoch: int
+    def __init__(self, version: _Optional[int] = ..., length: _Optional[int] = ..., first_position: _Optional[int] = ..., lifecycle_boundary: _Optional[int] = ..., tail_start: _Optional[int] = ..., newest_event_time_ms: _Optional[int] = ..., epoch: _Optional[int] = ...) -> None: ...
+
+class Summary(_message.Message):
+    __slots__ = ("bundle_version", "boundary", "count", "accumulators", "tokens", "built_at_ms")
+    BUNDLE_VERSION_FIELD_NUMBER: _ClassVar[int]
+    BOUNDARY_FIELD_NUMBER: _ClassVar[int]
+    COUNT_FIELD_NUMBER: _ClassVar[int]
+    ACCUMULATORS_FIELD_NUMBER: _ClassVar[int]
+    TOKENS_FIELD_NUMBER: _ClassVar[int]
+    BUILT_AT_MS_FIELD_NUMBER: _ClassVar[int]
+    bundle_version: str
+    boundary: int
+    count: int
+    accumulators: bytes
+    tokens: bytes
+    built_at_ms: int
+    def __init__(self, bundle_version: _Optional[str] = ..., boundary: _Optional[int] = ..., count: _Optional[int] = ..., accumulators: _Optional[bytes] = ..., tokens: _Optional[bytes] = ..., built_at_ms: _Optional[int] = ...) -> None: ...
+
+class GetRolledRequest(_message.Message):
+    __slots__ = ("user_id", "bundle_version", "max_chunks")
+    USER_ID_FIELD_NUMBER: _ClassVar[int]
+    BUNDLE_VERSION_FIELD_NUMBER: _ClassVar[int]
+    MAX_CHUNKS_FIELD_NUMBER: _ClassVar[int]
+    user_id: str
+    bundle_version: str
+    max_chunks: int
+    def __init__(self, user_id: _Optional[str] = ..., bundle_version: _Optional[str] = ..., max_chunks: _Optional[int] = ...) -> None: ...
+
+class Rolled(_message.Message):
+    __slots__ = ("summary", "base_boundary", "chunks", "end_boundary", "lifecycle_boundary", "epoch")
+    SUMMARY_FIELD_NUMBER: _ClassVar[int]
+    BASE_BOUNDARY_FIELD_NUMBER: _ClassVar[int]
+    CHUNKS_FIELD_NUMBER: _ClassVar[int]
+    END_BOUNDARY_FIELD_NUMBER: _ClassVar[int]
+    LIFECYCLE_BOUNDARY_FIELD_NUMBER: _ClassVar[int]
+    EPOCH_FIELD_NUMBER: _ClassVar[int]
+    summary: Summary
+    base_boundary: int
+    chunks: _containers.RepeatedScalarFieldContainer[bytes]
+    end_boundary: int
+    lifecycle_boundary: int
+    epoch: int
+    def __init__(self, summary: _Optional[_Union[Summary, _Mapping]] = ..., base_boundary: _Optional[int] = ..., chunks: _Optional[_Iterable[bytes]] = ..., end_boundary: _Optional[int] = ..., lifecycle_boundary: _Optional[int] = ..., epoch: _Optional[int] = ...) -> None: ...
+
+class PutSummaryRequest(_message.Message):
+    __slots__ = ("user_id", "summary", "base_boundary", "epoch")
+    USER_ID_FIELD_NUMBER: _ClassVar[int]
+    SUMMARY_FIELD_NUMBER: _ClassVar[int]
+    BASE_BOUNDARY_FIELD_NUMBER: _ClassVar[int]
+    EPOCH_FIELD_NUMBER: _ClassVar[int]
+    user_id: str
+    summary: Summary
+    base_boundary: int
+    epoch: int
+    def __init__(self, user_id: _Optional[str] = ..., summary: _Optional[_Union[Summary, _Mapping]] = ..., base_boundary: _Optional[int] = ..., epoch: _Optional[int] = ...) -> None: ...
+
+class PutSummaryResponse(_message.Message):
+    __slots__ = ("stored", "complete")
+    STORED_FIELD_NUMBER: _ClassVar[int]
+    COMPLETE_FIELD_NUMBER: _ClassVar[int]
+    stored: bool
+    complete: bool
+    def __init__(self, stored: _Optional[bool] = ..., complete: _Optional[bool] = ...) -> None: ...

@@ -1,0 +1,1 @@
+"""Processes: wiring, gRPC services and the command line."""

@@ -1,0 +1,1 @@
+"""The `gemstream` command, one module per command group."""

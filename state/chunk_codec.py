@@ -1,0 +1,77 @@
+"""Bytes of a block of interactions: a sealed chunk, or the tail.
+
+offset  size  field
+0       1     format version, 1
+1       1     flags: bit 0 = event hashes are included (tails)
+2       4     number of interactions, little-endian
+6       4     CRC-32 of bytes 0..5 and of the payload
+10      n     payload: one zstd frame of the columns in the order of FEATURE_COLUMNS, then the event hashes;
+              each column is a little-endian array, event times as differences to the one before
+"""
+
+import struct
+import zlib
+
+import cramjam
+import numpy as np
+
+from state.errors import CorruptValue, UnknownFormat
+from state.interaction import FEATURE_COLUMNS, INTERACTION, Rows
+
+FORMAT_VERSION = 1
+_HAS_HASHES = 1
+_HEADER = struct.Struct("<BBII")
+_CHECKED = 6  # header bytes covered by the checksum
+_ZSTD_LEVEL = 3
+
+
+def encode_rows(rows: Rows, *, with_hashes: bool) -> bytes:
+    """Rows to bytes. `with_hashes` keeps what catches producer retries; sealed chunks do without."""
+    columns = [_column_bytes(rows, name) for name in FEATURE_COLUMNS]
+    if with_hashes:
+        columns.append(rows["event_hash"].tobytes())
+    payload = bytes(cramjam.zstd.compress(b"".join(columns), level=_ZSTD_LEVEL))
+    flags = _HAS_HASHES if with_hashes else 0
+    head = _HEADER.pack(FORMAT_VERSION, flags, len(rows), 0)[:_CHECKED]
+    return head + zlib.crc32(payload, zlib.crc32(head)).to_bytes(4, "little") + payload
+
+
+def decode_rows(data: bytes) -> Rows:
+    """Bytes to rows.
+
+    Raises UnknownFormat for a version this release does not read and CorruptValue when the bytes were damaged.
+    """
+    if len(data) < _HEADER.size:
+        raise CorruptValue(
+            f"a block of interactions has {len(data)} bytes; at least {_HEADER.size} are needed"
+        )
+    version, flags, count, checksum = _HEADER.unpack_from(data)
+    if version != FORMAT_VERSION:
+        raise UnknownFormat(
+            f"a block of interactions has format version {version}; this release reads version {FORMAT_VERSION}"
+        )
+    payload = data[_HEADER.size :]
+    if zlib.crc32(payload, zlib.crc32(data[:_CHECKED])) != checksum:
+        raise CorruptValue(
+            f"a block of {count} interactions fails its checksum; restore the store from a checkpoint"
+        )
+    names = [*FEATURE_COLUMNS, "event_hash"] if flags & _HAS_HASHES else list(FEATURE_COLUMNS)
+    return _split_columns(memoryview(bytes(cramjam.zstd.decompress(payload))), names, count)
+
+
+def _column_bytes(rows: Rows, name: str) -> bytes:
+    column = rows[name]
+    if name == "event_time_ms":
+        column = np.diff(column, prepend=np.int64(0))
+    return column.tobytes()
+
+
+def _split_columns(columns: memoryview, names: list[str], count: int) -> Rows:
+    rows = np.zeros(count, INTERACTION)
+    start = 0
+    for name in names:
+        dtype = INTERACTION[name]
+        column = np.frombuffer(columns, dtype, count, start)
+        rows[name] = np.cumsum(column) if name == "event_time_ms" else column
+        start += count * dtype.itemsize
+    return rows

@@ -1,0 +1,38 @@
+"""The errors of this package; foreign exceptions become one of these at the seam.
+
+StateError
+├── InvalidInteraction      a producer's mistake: the interaction cannot be kept
+├── ConfigError             a setting outside its limits
+├── CorruptValue            stored bytes that fail their check
+├── UnknownFormat           bytes written by a release this one does not know
+└── StoreError              the database cannot be opened, read or written
+    └── StoreLocked         another process has it open
+"""
+
+
+class StateError(Exception):
+    """Anything this package raises on purpose."""
+
+
+class InvalidInteraction(StateError):
+    """An interaction breaks the producers' contract (protos/interaction.proto)."""
+
+
+class ConfigError(StateError):
+    """A setting is outside its limits, or differs from the one the store was made with."""
+
+
+class CorruptValue(StateError):
+    """Stored bytes fail their checksum or length check."""
+
+
+class UnknownFormat(StateError):
+    """Stored bytes carry a format version this release cannot read."""
+
+
+class StoreError(StateError):
+    """The database cannot be opened, read or written."""
+
+
+class StoreLocked(StoreError):
+    """Another process holds the database open."""

@@ -1,0 +1,115 @@
+"""The pure fold: a user's old state and new interactions give the new state and what moved."""
+
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+import numpy.typing as npt
+
+from state.interaction import Rows
+from state.segments import HistoryConfig
+from state.user_state import UserMeta
+
+_JUDGED_AT_ONCE = 4
+"""Arrivals looked at per round, in multiples of the seal length; bounds the work when most are duplicates."""
+
+
+@dataclass
+class Fold:
+    """The outcome of a fold. `sealed` holds (first position, rows) of the chunks that left the tail."""
+
+    meta: UserMeta
+    tail: Rows
+    sealed: list[tuple[int, Rows]] = field(default_factory=list)
+    evicted: range = range(0)
+    """First positions of the chunks that fell out of the history."""
+    boundary_moved: bool = False
+    applied: int = 0
+    duplicates: int = 0
+    late: int = 0
+
+
+def fold(meta: UserMeta, tail: Rows, arrivals: Rows, history: HistoryConfig) -> Fold:
+    """Add `arrivals` (in offset order) to a user's history.
+
+    The outcome is the same as folding them one by one, whatever the split: a chunk is sealed at the very arrival that
+    fills the tail. Ties in event time keep offset order. An event hash already in the tail is a duplicate.
+    """
+    result = Fold(meta, tail)
+    while len(arrivals):
+        arrivals = arrivals[_take_until_seal(result, arrivals, history) :]
+        if len(result.tail) >= history.seal_len:
+            _seal(result, history)
+    _move_boundaries(result, history)
+    return result
+
+
+def _take_until_seal(result: Fold, arrivals: Rows, history: HistoryConfig) -> int:
+    """Put arrivals into the tail until it is full or they end; returns how many were dealt with."""
+    room = history.seal_len - len(result.tail)
+    arrivals = arrivals[: _JUDGED_AT_ONCE * history.seal_len]
+    late = arrivals["event_time_ms"] < result.meta.sealed_event_time_ms
+    wanted = ~late if history.late == "drop" else np.ones(len(arrivals), np.bool_)
+    new = wanted.copy()
+    new[wanted] = _first_seen(arrivals["event_hash"][wanted], result.tail["event_hash"])
+    chosen = np.flatnonzero(new)[:room]
+    num_taken = int(chosen[-1]) + 1 if len(chosen) == room else len(arrivals)
+
+    result.applied += len(chosen)
+    result.duplicates += int(np.count_nonzero((wanted & ~new)[:num_taken]))
+    counted_late = late & new if history.late == "store" else late
+    result.late += int(np.count_nonzero(counted_late[:num_taken]))
+    if len(chosen):
+        result.tail = _in_event_time_order(np.concatenate([result.tail, arrivals[chosen]]))
+    return num_taken
+
+
+def _first_seen(
+    hashes: npt.NDArray[np.uint64], known: npt.NDArray[np.uint64]
+) -> npt.NDArray[np.bool_]:
+    """Mask of hashes that are neither known nor repeated earlier in `hashes`."""
+    first = np.zeros(len(hashes), np.bool_)
+    first[np.unique(hashes, return_index=True)[1]] = True
+    return first & ~np.isin(hashes, known)
+
+
+def _in_event_time_order(rows: Rows) -> Rows:
+    times = rows["event_time_ms"]
+    if np.all(times[1:] >= times[:-1]):
+        return rows
+    return rows[np.argsort(times, kind="stable")]
+
+
+def _seal(result: Fold, history: HistoryConfig) -> None:
+    chunk = result.tail[: history.chunk_len].copy()
+    chunk["event_hash"] = 0
+    start = result.meta.tail_start
+    newest_ms = int(chunk["event_time_ms"].max())
+    result.sealed.append((start, chunk))
+    result.tail = result.tail[history.chunk_len :]
+    result.meta = replace(
+        result.meta,
+        tail_start=start + history.chunk_len,
+        sealed_event_time_ms=max(result.meta.sealed_event_time_ms, newest_ms),
+    )
+
+
+def _move_boundaries(result: Fold, history: HistoryConfig) -> None:
+    if not result.applied:
+        return
+    old = result.meta
+    length = old.tail_start + len(result.tail)
+    first_position = history.first_position(length)
+    boundary = history.lifecycle_boundary(length)
+    newest_ms = max((int(rows["event_time_ms"].max()) for _, rows in result.sealed), default=0)
+    result.meta = replace(
+        old,
+        version=old.version + result.applied,
+        length=length,
+        first_position=first_position,
+        lifecycle_boundary=boundary,
+        newest_event_time_ms=max(
+            old.newest_event_time_ms, newest_ms, int(result.tail["event_time_ms"][-1])
+        ),
+    )
+    result.evicted = range(old.first_position, first_position, history.chunk_len)
+    result.boundary_moved = boundary != old.lifecycle_boundary

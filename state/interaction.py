@@ -1,0 +1,94 @@
+"""An interaction: its columns, their limits and its identity. Every other module handles whole arrays of them."""
+
+from typing import TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+import xxhash
+
+from state.errors import InvalidInteraction
+
+FEATURE_COLUMNS = (
+    "item_id",
+    "author_id",
+    "tag",
+    "event_time_ms",
+    "play_time_ms",
+    "duration_ms",
+    "kinds",
+)
+
+INTERACTION = np.dtype(
+    [
+        ("item_id", "<u8"),
+        ("author_id", "<u8"),
+        ("tag", "<u4"),
+        ("event_time_ms", "<i8"),
+        ("play_time_ms", "<u4"),
+        ("duration_ms", "<u4"),
+        ("kinds", "<u4"),  # bit i is set when InteractionKind i applies
+        ("event_hash", "<u8"),  # identity for catching producer retries; 0 in sealed chunks
+    ]
+)
+
+Rows: TypeAlias = npt.NDArray[np.void]
+"""A one-dimensional array of dtype INTERACTION."""
+
+NUM_KINDS = 10  # values 0..9 of protos.interaction InteractionKind; 0 is never set
+KINDS_MASK = (1 << NUM_KINDS) - 2
+
+MIN_EVENT_TIME_MS = 946_684_800_000  # 2000-01-01
+MAX_EVENT_TIME_MS = 4_102_444_800_000  # 2100-01-01
+MAX_USER_ID_BYTES = 256
+MAX_EVENT_ID_BYTES = 128
+
+
+def empty_rows() -> Rows:
+    """No interactions."""
+    return np.empty(0, INTERACTION)
+
+
+def hash_event_id(event_id: str) -> int:
+    """64-bit identity of an event id (xxh3)."""
+    return xxhash.xxh3_64_intdigest(event_id.encode())
+
+
+def check_user_id(user_id: str) -> None:
+    """Raises InvalidInteraction for an empty or oversized user id."""
+    num_bytes = len(user_id.encode())
+    if not 1 <= num_bytes <= MAX_USER_ID_BYTES:
+        raise InvalidInteraction(
+            f"user_id has {num_bytes} bytes; it must have 1 to {MAX_USER_ID_BYTES}"
+        )
+
+
+def check_event_id(event_id: str) -> None:
+    """Raises InvalidInteraction for an empty or oversized event id."""
+    num_bytes = len(event_id.encode())
+    if not 1 <= num_bytes <= MAX_EVENT_ID_BYTES:
+        raise InvalidInteraction(
+            f"event_id has {num_bytes} bytes; it must have 1 to {MAX_EVENT_ID_BYTES}"
+        )
+
+
+def check_item_id(item_id: int) -> None:
+    """Raises InvalidInteraction for item id 0, which means "not set" on the wire."""
+    if item_id == 0:
+        raise InvalidInteraction("item_id is 0 or missing; every interaction names an item")
+
+
+def check_event_time(event_time_ms: int) -> None:
+    """Raises InvalidInteraction for a time that cannot be milliseconds since the epoch."""
+    if MIN_EVENT_TIME_MS <= event_time_ms < MAX_EVENT_TIME_MS:
+        return
+    hint = ""
+    if MIN_EVENT_TIME_MS <= event_time_ms * 1000 < MAX_EVENT_TIME_MS:
+        hint = "; it looks like seconds"
+    elif MIN_EVENT_TIME_MS <= event_time_ms // 1000 < MAX_EVENT_TIME_MS:
+        hint = "; it looks like microseconds"
+    elif MIN_EVENT_TIME_MS <= event_time_ms // 1_000_000 < MAX_EVENT_TIME_MS:
+        hint = "; it looks like nanoseconds"
+    raise InvalidInteraction(
+        f"event_time_ms is {event_time_ms}; milliseconds from 2000-01-01 to 2100-01-01 "
+        f"({MIN_EVENT_TIME_MS} to {MAX_EVENT_TIME_MS}) are accepted{hint}"
+    )

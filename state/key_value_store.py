@@ -1,0 +1,96 @@
+"""The bytes-only interface to a database, and its in-memory twin."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Protocol
+
+from sortedcontainers import SortedDict
+
+
+class Family(StrEnum):
+    """The column families."""
+
+    USERS = "users"
+    SYSTEM = "system"
+
+
+@dataclass
+class Batch:
+    """Changes that become visible and durable together.."""
+
+    puts: list[tuple[Family, bytes, bytes]] = field(default_factory=list)
+    deletes: list[tuple[Family, bytes]] = field(default_factory=list)
+
+    def put(self, family: Family, key: bytes, value: bytes) -> None:
+        """Set `key` to `value`."""
+        self.puts.append((family, key, value))
+
+    def delete(self, family: Family, key: bytes) -> None:
+        """Remove `key`; wins over a put in the same batch."""
+        self.deletes.append((family, key))
+
+
+class KeyValueStore(Protocol):
+    """An ordered map from bytes to bytes per family. Thread-safe; raises StoreError."""
+
+    def get(self, family: Family, keys: Sequence[bytes]) -> list[bytes | None]:
+        """Values of `keys`, in their order; None where there is none."""
+        ...
+
+    def scan(self, family: Family, start: bytes, end: bytes) -> Iterator[tuple[bytes, bytes]]:
+        """Pairs with start <= key < end, in key order, all of one moment."""
+        ...
+
+    def write(self, batch: Batch) -> None:
+        """Apply a batch atomically. It survives the death of the process, and of the machine after `flush`."""
+        ...
+
+    def flush(self) -> None:
+        """Wait until all that was written survives a loss of power."""
+        ...
+
+    def disk_bytes(self) -> int:
+        """Bytes of live files on disk."""
+        ...
+
+    def close(self) -> None:
+        """Release the database; idempotent."""
+        ...
+
+
+class MemoryStore:
+    """KeyValueStore without a disk, for tests."""
+
+    def __init__(self) -> None:
+        """An empty store."""
+        self._families: dict[Family, SortedDict[bytes, bytes]] = {
+            family: SortedDict() for family in Family
+        }
+
+    def get(self, family: Family, keys: Sequence[bytes]) -> list[bytes | None]:
+        """See KeyValueStore."""
+        return [self._families[family].get(key) for key in keys]
+
+    def scan(self, family: Family, start: bytes, end: bytes) -> Iterator[tuple[bytes, bytes]]:
+        """See KeyValueStore."""
+        values = self._families[family]
+        keys = list(values.irange(start, end, inclusive=(True, False)))
+        return iter([(key, values[key]) for key in keys])
+
+    def write(self, batch: Batch) -> None:
+        """See KeyValueStore."""
+        for family, key, value in batch.puts:
+            self._families[family][key] = value
+        for family, key in batch.deletes:
+            self._families[family].pop(key, None)
+
+    def flush(self) -> None:
+        """Nothing to wait for."""
+
+    def disk_bytes(self) -> int:
+        """No disk."""
+        return 0
+
+    def close(self) -> None:
+        """Nothing to release."""

@@ -1,0 +1,48 @@
+"""What is known of a user: meta data, and the part of the history that a request attends to."""
+
+from dataclasses import dataclass
+
+from state.interaction import Rows
+from state.segments import HistoryConfig
+from state.summary import Summary
+
+
+@dataclass(frozen=True, kw_only=True)
+class UserMeta:
+    """Positions and versions of one user's history. Positions count from the first interaction ever applied."""
+
+    version: int = 0
+    """Interactions ever applied; grows with every change of the history."""
+    length: int = 0
+    """Position behind the newest interaction."""
+    first_position: int = 0
+    """Oldest interaction still stored."""
+    lifecycle_boundary: int = 0
+    """The lifecycle segment is [first_position, lifecycle_boundary)."""
+    tail_start: int = 0
+    """Chunks cover [first_position, tail_start); the tail covers the rest."""
+    newest_event_time_ms: int = 0
+    sealed_event_time_ms: int = 0
+    """Newest event time in any sealed chunk; what is older arrives late."""
+    epoch: int = 0
+    """Raised by deletion; work begun under an older epoch is refused."""
+
+
+@dataclass(frozen=True)
+class UserState:
+    """One moment of one user: [lifecycle_boundary, length) as rows, and the summary of what lies before."""
+
+    user_id: str
+    meta: UserMeta
+    rows: Rows
+    """Mid-term and recent interactions, oldest first."""
+    summary: Summary | None
+    """For the bundle version asked for; None when there is none yet."""
+
+    def recent(self, history: HistoryConfig) -> Rows:
+        """The newest `recent_len` interactions."""
+        return self.rows[max(0, len(self.rows) - history.recent_len) :]
+
+    def mid_term(self, history: HistoryConfig) -> Rows:
+        """Interactions between the lifecycle boundary and the recent segment."""
+        return self.rows[: max(0, len(self.rows) - history.recent_len)]

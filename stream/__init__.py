@@ -1,0 +1,1 @@
+"""The broker side: topics, ingest, dead letters and compression jobs; knows Kafka, never the network."""
