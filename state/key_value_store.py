@@ -1,9 +1,10 @@
 """The bytes-only interface to a database, and its in-memory twin."""
 
+from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Protocol
+from typing import Protocol, Self
 
 from sortedcontainers import SortedDict
 
@@ -31,6 +32,14 @@ class Batch:
         self.deletes.append((family, key))
 
 
+class Cursor(Iterator[tuple[bytes, bytes]], Protocol):
+    """Walks a range of keys in order, over one moment of the store."""
+
+    def seek(self, key: bytes) -> None:
+        """Go on with the first key that is not smaller than `key`."""
+        ...
+
+
 class KeyValueStore(Protocol):
     """An ordered map from bytes to bytes per family. Thread-safe; raises StoreError."""
 
@@ -38,8 +47,8 @@ class KeyValueStore(Protocol):
         """Values of `keys`, in their order; None where there is none."""
         ...
 
-    def scan(self, family: Family, start: bytes, end: bytes) -> Iterator[tuple[bytes, bytes]]:
-        """Pairs with start <= key < end, in key order, all of one moment."""
+    def scan(self, family: Family, start: bytes, end: bytes) -> Cursor:
+        """Pairs with start <= key < end."""
         ...
 
     def write(self, batch: Batch) -> None:
@@ -59,6 +68,26 @@ class KeyValueStore(Protocol):
         ...
 
 
+class _MemoryCursor:
+    """Cursor over a copy."""
+
+    def __init__(self, pairs: list[tuple[bytes, bytes]]) -> None:
+        self._pairs = pairs
+        self._next = 0
+
+    def seek(self, key: bytes) -> None:
+        self._next = bisect_left(self._pairs, (key, b""))
+
+    def __iter__(self) -> Self:
+        return self
+
+    def __next__(self) -> tuple[bytes, bytes]:
+        if self._next >= len(self._pairs):
+            raise StopIteration
+        self._next += 1
+        return self._pairs[self._next - 1]
+
+
 class MemoryStore:
     """KeyValueStore without a disk, for tests."""
 
@@ -72,11 +101,11 @@ class MemoryStore:
         """See KeyValueStore."""
         return [self._families[family].get(key) for key in keys]
 
-    def scan(self, family: Family, start: bytes, end: bytes) -> Iterator[tuple[bytes, bytes]]:
+    def scan(self, family: Family, start: bytes, end: bytes) -> Cursor:
         """See KeyValueStore."""
         values = self._families[family]
         keys = list(values.irange(start, end, inclusive=(True, False)))
-        return iter([(key, values[key]) for key in keys])
+        return _MemoryCursor([(key, values[key]) for key in keys])
 
     def write(self, batch: Batch) -> None:
         """See KeyValueStore."""

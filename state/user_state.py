@@ -2,6 +2,9 @@
 
 from dataclasses import dataclass
 
+import numpy as np
+
+from state.chunk_codec import decode_rows
 from state.interaction import Rows
 from state.segments import HistoryConfig
 from state.summary import Summary
@@ -46,3 +49,34 @@ class UserState:
     def mid_term(self, history: HistoryConfig) -> Rows:
         """Interactions between the lifecycle boundary and the recent segment."""
         return self.rows[: max(0, len(self.rows) - history.recent_len)]
+
+
+@dataclass(frozen=True)
+class StoredUser:
+    """A user as stored: encoded chunks from the lifecycle boundary on, encoded tail, summary."""
+
+    meta: UserMeta
+    chunks: list[bytes]
+    tail: bytes
+    summary: Summary | None
+
+    def decode(self, user_id: str) -> UserState:
+        """Rows instead of bytes. Raises CorruptValue or UnknownFormat."""
+        blocks = [decode_rows(block) for block in (*self.chunks, self.tail)]
+        return UserState(user_id, self.meta, np.concatenate(blocks), self.summary)
+
+
+@dataclass(frozen=True)
+class Rolled:
+    """What the lifecycle boundary left behind since `summary`: encoded chunks up to end_boundary, oldest first."""
+
+    summary: Summary | None
+    chunks: list[bytes]
+    end_boundary: int
+    lifecycle_boundary: int
+    epoch: int
+
+    @property
+    def base_boundary(self) -> int:
+        """Where the summary to be replaced ends."""
+        return self.summary.boundary if self.summary else 0

@@ -1,0 +1,45 @@
+"""What one poll brought for one partition, and what became of it."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import numpy.typing as npt
+
+from state.interaction import Rows
+
+
+@dataclass(frozen=True)
+class Arrivals:
+    """Interactions of one partition in offset order.
+
+    `next_offset` lies behind everything read, be it an interaction, a dead letter or a gap.
+    """
+
+    partition: int
+    next_offset: int
+    user_ids: Sequence[str]
+    """The user of each row."""
+    offsets: npt.NDArray[np.int64]
+    rows: Rows
+
+
+@dataclass
+class Applied:
+    """Counts of one or many applications, and who moved."""
+
+    interactions: int = 0
+    duplicates: int = 0
+    late: int = 0
+    replayed: int = 0
+    """Interactions at offsets that the store had applied before."""
+    sealed_chunks: int = 0
+    evicted_chunks: int = 0
+    moved_users: list[tuple[int, str]] = field(default_factory=list)
+    """(partition, user id) of every user whose lifecycle boundary moved."""
+
+    def counts(self) -> dict[str, int]:
+        """The counts by name."""
+        counts = {name: value for name, value in vars(self).items() if isinstance(value, int)}
+        counts["boundary_moves"] = len(self.moved_users)
+        return counts

@@ -1,0 +1,44 @@
+"""The store's own record: its format version and the history configuration it was made with."""
+
+import json
+from dataclasses import asdict
+
+from state import keys
+from state.errors import ConfigError, CorruptValue, UnknownFormat
+from state.key_value_store import Batch, Family, KeyValueStore
+from state.segments import HistoryConfig
+
+FORMAT_VERSION = 1
+
+
+def check_format(store: KeyValueStore, history: HistoryConfig) -> None:
+    """Write the record into a new store; compare it in an old one.
+
+    Raises UnknownFormat for another format version and ConfigError for other lengths, since stored chunks and tails
+    were cut by them.
+    """
+    lengths = {name: value for name, value in asdict(history).items() if name != "late"}
+    (value,) = store.get(Family.SYSTEM, [keys.FORMAT_KEY])
+    if value is None:
+        batch = Batch()
+        record = {"format_version": FORMAT_VERSION, "history": lengths}
+        batch.put(Family.SYSTEM, keys.FORMAT_KEY, json.dumps(record).encode())
+        store.write(batch)
+        store.flush()
+        return
+    try:
+        record = json.loads(value)
+        version, stored_lengths = record["format_version"], record["history"]
+    except (ValueError, KeyError, TypeError) as error:
+        raise CorruptValue(
+            "the store's format record cannot be read; is this a Gemstream store?"
+        ) from error
+    if version != FORMAT_VERSION:
+        raise UnknownFormat(
+            f"the store has format version {version}; this release reads {FORMAT_VERSION}"
+        )
+    if stored_lengths != lengths:
+        raise ConfigError(
+            f"the store was made with history {stored_lengths}, the configuration says {lengths}; "
+            "restore the setting, or use a new data directory and let Kafka fill it again"
+        )

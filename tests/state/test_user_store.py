@@ -1,0 +1,196 @@
+"""The store of user states on both databases: apply, read, compare-and-set, reopen."""
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from state.arrivals import Arrivals
+from state.errors import ConfigError, StoreError, StoreLocked
+from state.interaction import Rows
+from state.key_value_store import Batch, Family, KeyValueStore, MemoryStore
+from state.rocks_store import RocksConfig, RocksStore
+from state.segments import HistoryConfig
+from state.summary import Summary
+from state.user_store import UserStore
+from tests.state.builders import SMALL, make_rows
+
+
+@pytest.fixture(params=["memory", "rocks"])
+def database(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[KeyValueStore]:
+    store: KeyValueStore = (
+        MemoryStore() if request.param == "memory" else RocksStore(tmp_path / "db", RocksConfig())
+    )
+    yield store
+    store.close()
+
+
+def arrive(rows: Rows, user: str = "ann", first_offset: int = 0, partition: int = 0) -> Arrivals:
+    offsets = np.arange(first_offset, first_offset + len(rows))
+    return Arrivals(partition, first_offset + len(rows), [user] * len(rows), offsets, rows)
+
+
+def summary_at(boundary: int, version: str = "v1") -> Summary:
+    return Summary(
+        bundle_version=version,
+        boundary=boundary,
+        count=boundary,
+        accumulators=b"z",
+        tokens=np.zeros((2, 3), np.float32),
+        built_at_ms=1,
+    )
+
+
+def test_apply_then_read(database: KeyValueStore) -> None:
+    store = UserStore(database, SMALL)
+    store.apply([arrive(make_rows(list(range(20))))])
+    stored = store.read_user(0, "ann", "v1")
+    assert stored is not None
+    state = stored.decode("ann")
+    assert state.meta.lifecycle_boundary == 6
+    assert state.rows["item_id"].tolist() == list(range(7, 21))
+    assert state.recent(SMALL)["item_id"].tolist() == [17, 18, 19, 20]
+    assert state.mid_term(SMALL)["item_id"].tolist() == list(range(7, 17))
+    assert store.read_user(0, "bob", "v1") is None
+    assert store.next_offset(0) == 20
+    assert store.next_offset(1) is None
+
+
+def test_offsets_applied_before_are_skipped(database: KeyValueStore) -> None:
+    store = UserStore(database, SMALL)
+    store.apply([arrive(make_rows(list(range(10))))])
+    applied = store.apply([arrive(make_rows(list(range(15))), first_offset=0)])
+    assert (applied.replayed, applied.interactions) == (10, 5)
+    assert store.next_offset(0) == 15
+
+
+def test_an_older_poll_never_moves_the_offset_back(database: KeyValueStore) -> None:
+    store = UserStore(database, SMALL)
+    store.apply([arrive(make_rows(list(range(10))))])
+    store.apply([arrive(make_rows([1, 2]), first_offset=0)])
+    assert store.next_offset(0) == 10
+
+
+def test_users_of_one_poll_do_not_mix(database: KeyValueStore) -> None:
+    store = UserStore(database, SMALL)
+    rows = make_rows(list(range(6)))
+    users = ["ann", "bob", "ann", "bob", "ann", "ann"]
+    store.apply([Arrivals(0, 6, users, np.arange(6), rows)])
+    ann, bob = store.read_user(0, "ann", "v"), store.read_user(0, "bob", "v")
+    assert ann is not None
+    assert bob is not None
+    assert ann.decode("ann").rows["item_id"].tolist() == [1, 3, 5, 6]
+    assert bob.decode("bob").rows["item_id"].tolist() == [2, 4]
+
+
+def test_rolled_gives_just_what_the_boundary_left_behind(database: KeyValueStore) -> None:
+    store = UserStore(database, SMALL)
+    store.apply([arrive(make_rows(list(range(18))))])
+    rolled = store.read_rolled(0, "ann", "v1", 64)
+    assert rolled is not None
+    assert (rolled.base_boundary, rolled.end_boundary, len(rolled.chunks)) == (0, 6, 2)
+    assert store.put_summary(0, "ann", summary_at(6), 0, 0) == (True, True)
+    store.apply([arrive(make_rows([30, 31, 32], first_item=50), first_offset=18)])
+    rolled = store.read_rolled(0, "ann", "v1", 64)
+    assert rolled is not None
+    assert (rolled.base_boundary, rolled.end_boundary, len(rolled.chunks)) == (6, 9, 1)
+
+
+def test_rolled_comes_in_bounded_steps(database: KeyValueStore) -> None:
+    store = UserStore(database, SMALL)
+    store.apply([arrive(make_rows(list(range(24))))])
+    rolled = store.read_rolled(0, "ann", "v1", 2)
+    assert rolled is not None
+    assert (rolled.end_boundary, rolled.lifecycle_boundary) == (6, 12)
+    assert store.put_summary(0, "ann", summary_at(6), 0, 0) == (True, False)
+    assert len(store.dirty_marks(0)) == 1
+    assert store.put_summary(0, "ann", summary_at(12), 6, 0) == (True, True)
+    assert store.dirty_marks(0) == []
+
+
+@pytest.mark.parametrize(
+    ("offered", "base", "epoch"),
+    [(9, 3, 0), (6, 6, 0), (15, 6, 0), (9, 6, 1), (9, 0, 0)],
+    ids=["wrong base", "no progress", "past the boundary", "wrong epoch", "from nothing"],
+)
+def test_stale_summaries_are_refused(
+    database: KeyValueStore, offered: int, base: int, epoch: int
+) -> None:
+    store = UserStore(database, SMALL)
+    store.apply([arrive(make_rows(list(range(24))))])
+    store.put_summary(0, "ann", summary_at(6), 0, 0)
+    assert store.put_summary(0, "ann", summary_at(offered), base, epoch) == (False, False)
+    stored = store.read_user(0, "ann", "v1")
+    assert stored is not None
+    assert stored.summary is not None
+    assert stored.summary.boundary == 6
+    assert len(store.dirty_marks(0)) == 1
+
+
+def test_a_summary_belongs_to_its_bundle(database: KeyValueStore) -> None:
+    store = UserStore(database, SMALL)
+    store.apply([arrive(make_rows(list(range(18))))])
+    store.put_summary(0, "ann", summary_at(6), 0, 0)
+    stored = store.read_user(0, "ann", "v2")
+    assert stored is not None
+    assert stored.summary is None
+
+
+def test_evicted_chunks_leave_the_disk(database: KeyValueStore) -> None:
+    store = UserStore(database, SMALL)
+    for start in range(0, 40, 5):
+        rows = make_rows(list(range(start, start + 5)), first_item=start + 1)
+        store.apply([arrive(rows, first_offset=start)])
+    rolled = store.read_rolled(0, "ann", "v1", 64)
+    assert rolled is not None
+    assert rolled.end_boundary == 27
+    assert len(rolled.chunks) == (27 - 12) // 3
+
+
+def test_another_history_configuration_is_refused(database: KeyValueStore) -> None:
+    UserStore(database, SMALL)
+    with pytest.raises(ConfigError, match="recent_len"):
+        UserStore(
+            database, HistoryConfig(recent_len=5, mid_term_len=12, chunk_len=3, max_history=30)
+        )
+
+
+def open_rocks(path: Path) -> RocksStore:
+    return RocksStore(path, RocksConfig())
+
+
+def test_reopen_finds_everything_and_keeps_the_options(tmp_path: Path) -> None:
+    database = open_rocks(tmp_path)
+    UserStore(database, SMALL).apply([arrive(make_rows(list(range(20))))])
+    database.close()
+    again = open_rocks(tmp_path)
+    assert UserStore(again, SMALL).next_offset(0) == 20
+    newest_options = max(tmp_path.glob("OPTIONS-*"), key=lambda path: path.stat().st_mtime_ns)
+    assert newest_options.read_text().count("filter_policy=bloomfilter") == 3
+    again.close()
+
+
+def test_the_lock_is_named(tmp_path: Path) -> None:
+    database = open_rocks(tmp_path)
+    with pytest.raises(StoreLocked, match="another process"):
+        open_rocks(tmp_path)
+    database.close()
+
+
+def uses() -> list[Callable[[RocksStore], object]]:
+    return [
+        lambda store: store.get(Family.USERS, [b"a"]),
+        lambda store: store.scan(Family.USERS, b"a", b"b"),
+        lambda store: store.write(Batch()),
+        lambda store: store.flush(),
+    ]
+
+
+@pytest.mark.parametrize("use", uses(), ids=["get", "scan", "write", "flush"])
+def test_a_closed_store_says_so(tmp_path: Path, use: Callable[[RocksStore], object]) -> None:
+    database = open_rocks(tmp_path)
+    database.close()
+    database.close()
+    with pytest.raises(StoreError):
+        use(database)
