@@ -1,0 +1,23 @@
+"""The errors of the broker side; what aiokafka and Faust raise becomes one of these at the seam.
+
+StreamError
+├── BrokerUnavailable       nobody answers, or not yet: worth another try
+├── TopicMismatch           a topic exists with other settings than ours
+└── WorkerCrashed           the Faust app died and will not come back by itself
+"""
+
+
+class StreamError(Exception):
+    """Anything this package raises on purpose."""
+
+
+class BrokerUnavailable(StreamError):
+    """No broker answers at the address, or it is not ready yet; trying again may help."""
+
+
+class TopicMismatch(StreamError):
+    """A topic exists with settings that would break routing; nobody but its owner may change it."""
+
+
+class WorkerCrashed(StreamError):
+    """The Faust app crashed; the process should end and be restarted."""

@@ -1,0 +1,159 @@
+"""The topics: their names, partitions and settings, how they are made, and which one a user's events go to."""
+
+import asyncio
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from types import MappingProxyType
+
+from aiokafka.admin import AIOKafkaAdminClient, NewTopic
+from aiokafka.errors import KafkaError, TopicAlreadyExistsError, for_code
+from aiokafka.partitioner import murmur2
+
+from state.errors import ConfigError
+from stream.errors import BrokerUnavailable, StreamError, TopicMismatch
+
+MAX_PARTITIONS = 1024
+KEEP_FOREVER = "-1"
+RETRY_EVERY_S = 0.2
+REQUEST_TIMEOUT_MS = 10_000
+
+INTERACTIONS_SETTINGS = MappingProxyType(
+    {"message.timestamp.type": "LogAppendTime", "retention.ms": KEEP_FOREVER}
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class TopicsConfig:
+    """Names and sizes of the topics. Producers and owners must agree on `num_partitions`."""
+
+    interactions: str = "interactions"
+    dead_letters: str = "interactions.dead-letters"
+    compression_jobs: str = "compression-jobs"
+    num_partitions: int = 8
+    replication_factor: int = 1
+
+    def __post_init__(self) -> None:
+        """Raise ConfigError for empty or repeated names and sizes out of range."""
+        names = (self.interactions, self.dead_letters, self.compression_jobs)
+        if not all(names) or len(set(names)) != len(names):
+            raise ConfigError(f"topic names are {names}: give each topic a name of its own")
+        if not 1 <= self.num_partitions <= MAX_PARTITIONS:
+            raise ConfigError(
+                f"num_partitions is {self.num_partitions}: choose between 1 and {MAX_PARTITIONS}"
+            )
+        if self.replication_factor < 1:
+            raise ConfigError(f"replication_factor is {self.replication_factor}: at least 1")
+
+    def new_topics(self) -> tuple[NewTopic, ...]:
+        """Every topic as the admin client wants it."""
+        settings = {
+            self.interactions: dict(INTERACTIONS_SETTINGS),
+            self.dead_letters: {"retention.ms": KEEP_FOREVER},
+            self.compression_jobs: {},
+        }
+        return tuple(
+            NewTopic(name, self.num_partitions, self.replication_factor, topic_configs=topic)
+            for name, topic in settings.items()
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cluster:
+    """What a metadata request tells: who answers, and the partitions of each topic by name."""
+
+    cluster_id: str
+    nodes: tuple[str, ...]
+    partitions: dict[str, int]
+
+
+def partition_of(user_id: str, num_partitions: int) -> int:
+    """The partition of a user's events: murmur2 of the key, as in the Java client and aiokafka."""
+    return int(murmur2(user_id.encode()) & 0x7FFFFFFF) % num_partitions
+
+
+async def describe_cluster(bootstrap: str) -> Cluster:
+    """Ask the broker once. Raises BrokerUnavailable."""
+    async with _admin(bootstrap) as admin:
+        return await _describe(admin)
+
+
+async def ensure_topics(
+    bootstrap: str, config: TopicsConfig, *, deadline_s: float = 30.0
+) -> Cluster:
+    """Create what is missing and wait until the broker shows it; topics that exist stay as they are.
+
+    A broker that is still coming up is tried again until the deadline. Raises BrokerUnavailable
+    after it, TopicMismatch when `interactions` has another number of partitions, and StreamError
+    when the broker refuses to create a topic.
+    """
+    give_up_at = time.monotonic() + deadline_s
+    while True:
+        try:
+            return await _create_missing(bootstrap, config)
+        except BrokerUnavailable:
+            if time.monotonic() >= give_up_at:
+                raise
+            await asyncio.sleep(RETRY_EVERY_S)
+
+
+async def _create_missing(bootstrap: str, config: TopicsConfig) -> Cluster:
+    async with _admin(bootstrap) as admin:
+        known = (await _describe(admin)).partitions
+        missing = [topic for topic in config.new_topics() if topic.name not in known]
+        if missing:
+            _check_created((await admin.create_topics(missing)).topic_errors)
+        cluster = await _describe(admin)
+    absent = [topic.name for topic in missing if topic.name not in cluster.partitions]
+    if absent:
+        raise BrokerUnavailable(f"{bootstrap} does not show the new topics {absent} yet")
+    found = cluster.partitions[config.interactions]
+    if found != config.num_partitions:
+        raise TopicMismatch(
+            f"topic {config.interactions!r} at {bootstrap} has {found} partitions, the "
+            f"configuration says {config.num_partitions}: set num_partitions={found}, or use "
+            "another topic (users would move to other partitions)"
+        )
+    return cluster
+
+
+def _check_created(topic_errors: list[tuple[str | int | None, ...]]) -> None:
+    for name, code, *message in topic_errors:
+        error = for_code(code)
+        if code == 0 or error is TopicAlreadyExistsError:
+            continue
+        detail = f"topic {name!r} was not created: {error.__name__} ({code}) {message}"
+        raise BrokerUnavailable(detail) if error.retriable else StreamError(detail)
+
+
+async def _describe(admin: AIOKafkaAdminClient) -> Cluster:
+    about = await admin.describe_cluster()
+    topics = await admin.describe_topics()
+    return Cluster(
+        cluster_id=about["cluster_id"],
+        nodes=tuple(f"{node['host']}:{node['port']}" for node in about["brokers"]),
+        # A topic whose partitions have no leader yet carries an error code: not there yet.
+        partitions={
+            topic["topic"]: len(topic["partitions"])
+            for topic in topics
+            if topic["error_code"] == 0
+            and all(partition["error_code"] == 0 for partition in topic["partitions"])
+        },
+    )
+
+
+@asynccontextmanager
+async def _admin(bootstrap: str) -> AsyncIterator[AIOKafkaAdminClient]:
+    admin = AIOKafkaAdminClient(bootstrap_servers=bootstrap, request_timeout_ms=REQUEST_TIMEOUT_MS)
+    try:
+        await admin.start()
+        yield admin
+    except (KafkaError, TimeoutError) as error:
+        unavailable = isinstance(error, TimeoutError) or error.retriable
+        reason = str(error) or type(error).__name__
+        raise (BrokerUnavailable if unavailable else StreamError)(
+            f"the broker at {bootstrap} did not answer as it should: {reason}"
+        ) from error
+    finally:
+        await admin.close()

@@ -1,0 +1,35 @@
+"""One real broker for the whole session, and topics of its own for each test."""
+
+import uuid
+from collections.abc import Iterator
+
+import pytest
+
+from services.kafka_jars import LocalKafkaError
+from services.local_kafka import RunningKafka, start_kafka
+from stream.topics import TopicsConfig, ensure_topics
+
+
+@pytest.fixture(scope="session")
+def kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningKafka]:
+    """A broker shared by the session. Do not stop it: fault tests start their own."""
+    try:
+        broker = start_kafka(tmp_path_factory.mktemp("kafka"))
+    except LocalKafkaError as error:
+        pytest.fail(f"the broker for the tests did not start: {error}", pytrace=False)
+    yield broker
+    broker.stop()
+
+
+@pytest.fixture
+async def topics(kafka: RunningKafka) -> TopicsConfig:
+    """Three topics of three partitions that no other test uses."""
+    unique = uuid.uuid4().hex[:12]
+    config = TopicsConfig(
+        interactions=f"interactions-{unique}",
+        dead_letters=f"interactions.dead-letters-{unique}",
+        compression_jobs=f"compression-jobs-{unique}",
+        num_partitions=3,
+    )
+    await ensure_topics(kafka.bootstrap, config)
+    return config
