@@ -123,7 +123,8 @@ def _kinds(path: Path, column: pa.ChunkedArray) -> npt.NDArray[np.uint32]:
     encoded = pc.cast(column, pa.string()).combine_chunks().dictionary_encode()
     masks = [_kind_mask(path, text) for text in encoded.dictionary.to_pylist()]
     indices = pc.fill_null(encoded.indices, len(masks)).to_numpy()
-    return np.asarray([*masks, 0], np.uint32).take(indices)
+    kinds: npt.NDArray[np.uint32] = np.asarray([*masks, 0], np.uint32).take(indices)
+    return kinds
 
 
 def _kind_mask(path: Path, text: str) -> int:

@@ -3,6 +3,7 @@
 StreamError
 ├── BrokerUnavailable       nobody answers, or not yet: worth another try
 ├── TopicMismatch           a topic exists with other settings than ours
+├── OffsetUnreachable       the store and the topic do not meet: retention overtook it, or the topic is another one
 └── WorkerCrashed           the Faust app died and will not come back by itself
 """
 
@@ -17,6 +18,10 @@ class BrokerUnavailable(StreamError):
 
 class TopicMismatch(StreamError):
     """A topic exists with settings that would break routing; nobody but its owner may change it."""
+
+
+class OffsetUnreachable(StreamError):
+    """The stored offset of a partition lies outside what the topic holds; going on would lose or double."""
 
 
 class WorkerCrashed(StreamError):

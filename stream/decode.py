@@ -1,0 +1,172 @@
+"""Bytes from the `interactions` topic to an interaction, or the reason why not."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from functools import lru_cache
+from typing import Protocol
+
+import numpy as np
+from google.protobuf.message import DecodeError
+
+from protos.interaction_pb2 import Interaction
+from state.arrivals import Arrivals
+from state.errors import ConfigError, InvalidInteraction
+from state.interaction import (
+    INTERACTION,
+    KINDS_MASK,
+    NUM_KINDS,
+    check_event_id,
+    check_event_time,
+    check_item_id,
+    check_user_id,
+    hash_event_id,
+)
+from stream.topics import partition_of
+
+_PARTITIONS_REMEMBERED = 1 << 17
+
+
+class Record(Protocol):
+    """What is needed of a Kafka record; aiokafka's ConsumerRecord has it."""
+
+    @property
+    def partition(self) -> int: ...
+    @property
+    def offset(self) -> int: ...
+    @property
+    def timestamp(self) -> int: ...
+    @property
+    def key(self) -> bytes | None: ...
+    @property
+    def value(self) -> bytes | None: ...
+    @property
+    def headers(self) -> Sequence[tuple[str, bytes]]: ...
+
+
+@dataclass(frozen=True)
+class Rejected:
+    """A record that cannot become an interaction."""
+
+    record: Record
+    reason: str
+
+
+@dataclass
+class Decoded:
+    """One partition's share of a poll."""
+
+    arrivals: Arrivals
+    rejected: list[Rejected] = field(default_factory=list)
+    future: int = 0
+    """Event times that lay ahead of the record's own timestamp and were set back to it."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class DecoderConfig:
+    """What the decoder tolerates."""
+
+    num_partitions: int = 8
+    max_future_ms: int = 5 * 60_000
+    """How far an event time may lie ahead of the record's timestamp before it is set back to it."""
+    max_value_bytes: int = 64 << 10
+
+    def __post_init__(self) -> None:
+        """Check the limits."""
+        if self.max_future_ms < 0 or self.max_value_bytes < 64:
+            raise ConfigError(
+                f"max_future_ms is {self.max_future_ms} and max_value_bytes {self.max_value_bytes}; "
+                "they must be at least 0 and 64"
+            )
+
+
+class Decoder:
+    """Decodes the records of one topic. Pure: the same records always give the same rows.
+
+    The clock an event time is held against is the record's timestamp (the broker's, when the topic appends its own),
+    never this process's, so that a replay gives the same state.
+    """
+
+    def __init__(self, config: DecoderConfig) -> None:
+        """Remember the limits."""
+        self._config = config
+        self._message = Interaction()
+        self._partition_of = lru_cache(_PARTITIONS_REMEMBERED)(
+            lambda user_id: partition_of(user_id, config.num_partitions)
+        )
+
+    def decode(self, partition: int, records: Sequence[Record]) -> Decoded:
+        """Decode the records of one partition, which are in offset order and at least one."""
+        user_ids: list[str] = []
+        offsets: list[int] = []
+        rows: list[tuple[int, ...]] = []
+        rejected: list[Rejected] = []
+        future = 0
+        for record in records:
+            try:
+                user_id, row, clamped = self._decode_one(record)
+            except InvalidInteraction as error:
+                rejected.append(Rejected(record, str(error)))
+                continue
+            user_ids.append(user_id)
+            offsets.append(record.offset)
+            rows.append(row)
+            future += clamped
+        arrivals = Arrivals(
+            partition,
+            records[-1].offset + 1,
+            user_ids,
+            np.asarray(offsets, np.int64),
+            np.array(rows, INTERACTION),
+        )
+        return Decoded(arrivals, rejected, future)
+
+    def _decode_one(self, record: Record) -> tuple[str, tuple[int, ...], bool]:
+        message = self._parse(record.value)
+        user_id, event_id = message.user_id, message.event_id
+        event_time_ms = message.event_time_ms
+        check_user_id(user_id)
+        check_event_id(event_id)
+        check_item_id(message.item_id)
+        check_event_time(event_time_ms)
+        owner = self._partition_of(user_id)
+        if owner != record.partition:
+            raise InvalidInteraction(
+                f"user_id {user_id!r} belongs to partition {owner}, the record is in {record.partition}; "
+                "key records by user_id with the murmur2 partitioner"
+            )
+        clamped = event_time_ms > record.timestamp + self._config.max_future_ms
+        row = (
+            message.item_id,
+            message.author_id,
+            message.tag,
+            record.timestamp if clamped else event_time_ms,
+            message.play_time_ms,
+            message.duration_ms,
+            _kinds_mask(message.kinds),
+            hash_event_id(event_id),
+        )
+        return user_id, row, clamped
+
+    def _parse(self, value: bytes | None) -> Interaction:
+        if value is None:
+            raise InvalidInteraction("the value is null; deletion by tombstone is not supported")
+        if len(value) > self._config.max_value_bytes:
+            raise InvalidInteraction(
+                f"the value has {len(value)} bytes; at most {self._config.max_value_bytes} are read"
+            )
+        try:
+            self._message.ParseFromString(value)
+        except DecodeError as error:
+            raise InvalidInteraction(
+                f"the value is not a gemstream.v1.Interaction: {error}"
+            ) from error
+        return self._message
+
+
+def _kinds_mask(kinds: Iterable[int]) -> int:
+    """Bits of the kinds this release knows; a newer producer's are left out."""
+    mask = 0
+    for kind in kinds:
+        if 0 < kind < NUM_KINDS:
+            mask |= 1 << kind
+    return mask & KINDS_MASK

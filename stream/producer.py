@@ -1,0 +1,80 @@
+"""The only aiokafka producer: what it accepts is in the log, or an error is raised."""
+
+import asyncio
+from collections.abc import Awaitable, Sequence
+from types import TracebackType
+from typing import Self
+
+from aiokafka import AIOKafkaProducer
+from aiokafka.errors import KafkaError
+
+from stream.errors import BrokerUnavailable, StreamError
+
+Header = tuple[str, bytes]
+
+
+class Producer:
+    """An idempotent producer. Use as an async context manager."""
+
+    def __init__(self, bootstrap: str) -> None:
+        """Nothing is connected yet."""
+        self._bootstrap = bootstrap
+        self._producer: AIOKafkaProducer | None = None
+
+    async def __aenter__(self) -> Self:
+        """Connect. Raises BrokerUnavailable."""
+        producer = AIOKafkaProducer(
+            bootstrap_servers=self._bootstrap,
+            enable_idempotence=True,
+            compression_type="zstd",
+            linger_ms=5,
+            max_batch_size=128 << 10,
+            max_request_size=8 << 20,
+        )
+        try:
+            await producer.start()
+        except (KafkaError, OSError) as error:
+            await producer.stop()
+            raise BrokerUnavailable(
+                f"no Kafka broker answers at {self._bootstrap}: {error}; start one with "
+                "`gemstream kafka start`, or give the address of yours with --bootstrap"
+            ) from error
+        self._producer = producer
+        return self
+
+    async def __aexit__(
+        self,
+        error_type: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        """Send what is buffered and disconnect."""
+        if self._producer is not None:
+            await self._producer.stop()
+
+    async def send(
+        self,
+        topic: str,
+        value: bytes | None,
+        *,
+        key: bytes | None = None,
+        headers: Sequence[Header] = (),
+    ) -> Awaitable[object]:
+        """Queue a record; await the result to know that it is in the log. Raises StreamError."""
+        if self._producer is None:
+            raise StreamError("the producer is not started")
+        try:
+            delivery: Awaitable[object] = await self._producer.send(
+                topic, value, key=key, headers=list(headers)
+            )
+        except (KafkaError, AssertionError) as error:
+            raise StreamError(f"a record for topic {topic!r} was not accepted: {error}") from error
+        return delivery
+
+
+async def wait_for_delivery(deliveries: Sequence[Awaitable[object]]) -> None:
+    """Wait until every queued record is in the log. Raises StreamError for the first that is not."""
+    try:
+        await asyncio.gather(*deliveries)
+    except KafkaError as error:
+        raise StreamError(f"the broker did not take a record: {error}") from error
