@@ -58,6 +58,11 @@ def jars() -> Path:
     return cached
 
 
+def version() -> str:
+    """The release the jars are of. Raises LocalKafkaError."""
+    return next(jars().glob("kafka_*.jar")).stem.rpartition("-")[2]
+
+
 def _fetch(target: Path) -> None:
     maven = shutil.which("mvn")
     if maven is None:
