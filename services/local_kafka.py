@@ -2,6 +2,7 @@
 
 import asyncio
 import base64
+import fcntl
 import socket
 import subprocess
 import time
@@ -51,7 +52,7 @@ status = error
 appender.console.type = Console
 appender.console.name = console
 appender.console.layout.type = PatternLayout
-appender.console.layout.pattern = %d{ISO8601} %p %m (%c{1})%n%throwable
+appender.console.layout.pattern = %d{ISO8601} %p %m (%c{1})%n%rThrowable{8}
 rootLogger.level = warn
 rootLogger.appenderRef.console.ref = console
 """
@@ -133,6 +134,7 @@ def prepare(data_dir: Path, port: int | None, options: tuple[str, ...]) -> tuple
         raise LocalKafkaError(f"port {port} on 127.0.0.1 is taken: choose another, or leave it out")
     port = port or free_port
     log_dir = data_dir.resolve() / "data"
+    _check_unused(log_dir)
     data_dir.mkdir(parents=True, exist_ok=True)
     (data_dir / "log4j2.properties").write_text(LOG4J_PROPERTIES)
     properties = data_dir / "server.properties"
@@ -143,6 +145,20 @@ def prepare(data_dir: Path, port: int | None, options: tuple[str, ...]) -> tuple
     if not (log_dir / "meta.properties").exists():
         _format([*base, "-cp", classpath, "kafka.tools.StorageTool", "format"], where)
     return [*base, *options, "-cp", classpath, "kafka.Kafka", *where], f"127.0.0.1:{port}"
+
+
+def _check_unused(log_dir: Path) -> None:
+    """Kafka checks this too, but only once a second broker has touched the metadata log."""
+    lock = log_dir / ".lock"
+    if not lock.exists():
+        return
+    with lock.open("r+b") as file:
+        try:
+            fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            raise LocalKafkaError(
+                f"another broker is using {log_dir}: stop it, or choose another data directory"
+            ) from error
 
 
 def _format(tool: list[str], properties: list[str]) -> None:
