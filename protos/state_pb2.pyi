@@ -45,20 +45,22 @@ class UserMeta(_message.Message):
     def __init__(self, version: _Optional[int] = ..., length: _Optional[int] = ..., first_position: _Optional[int] = ..., lifecycle_boundary: _Optional[int] = ..., tail_start: _Optional[int] = ..., newest_event_time_ms: _Optional[int] = ..., epoch: _Optional[int] = ...) -> None: ...
 
 class Summary(_message.Message):
-    __slots__ = ("bundle_version", "boundary", "count", "accumulators", "tokens", "built_at_ms")
+    __slots__ = ("bundle_version", "boundary", "count", "accumulators", "tokens", "num_tokens", "built_at_ms")
     BUNDLE_VERSION_FIELD_NUMBER: _ClassVar[int]
     BOUNDARY_FIELD_NUMBER: _ClassVar[int]
     COUNT_FIELD_NUMBER: _ClassVar[int]
     ACCUMULATORS_FIELD_NUMBER: _ClassVar[int]
     TOKENS_FIELD_NUMBER: _ClassVar[int]
+    NUM_TOKENS_FIELD_NUMBER: _ClassVar[int]
     BUILT_AT_MS_FIELD_NUMBER: _ClassVar[int]
     bundle_version: str
     boundary: int
     count: int
     accumulators: bytes
     tokens: bytes
+    num_tokens: int
     built_at_ms: int
-    def __init__(self, bundle_version: _Optional[str] = ..., boundary: _Optional[int] = ..., count: _Optional[int] = ..., accumulators: _Optional[bytes] = ..., tokens: _Optional[bytes] = ..., built_at_ms: _Optional[int] = ...) -> None: ...
+    def __init__(self, bundle_version: _Optional[str] = ..., boundary: _Optional[int] = ..., count: _Optional[int] = ..., accumulators: _Optional[bytes] = ..., tokens: _Optional[bytes] = ..., num_tokens: _Optional[int] = ..., built_at_ms: _Optional[int] = ...) -> None: ...
 
 class GetRolledRequest(_message.Message):
     __slots__ = ("user_id", "bundle_version", "max_chunks")
@@ -71,20 +73,18 @@ class GetRolledRequest(_message.Message):
     def __init__(self, user_id: _Optional[str] = ..., bundle_version: _Optional[str] = ..., max_chunks: _Optional[int] = ...) -> None: ...
 
 class Rolled(_message.Message):
-    __slots__ = ("summary", "base_boundary", "chunks", "end_boundary", "lifecycle_boundary", "epoch")
+    __slots__ = ("summary", "chunks", "end_boundary", "lifecycle_boundary", "epoch")
     SUMMARY_FIELD_NUMBER: _ClassVar[int]
-    BASE_BOUNDARY_FIELD_NUMBER: _ClassVar[int]
     CHUNKS_FIELD_NUMBER: _ClassVar[int]
     END_BOUNDARY_FIELD_NUMBER: _ClassVar[int]
     LIFECYCLE_BOUNDARY_FIELD_NUMBER: _ClassVar[int]
     EPOCH_FIELD_NUMBER: _ClassVar[int]
     summary: Summary
-    base_boundary: int
     chunks: _containers.RepeatedScalarFieldContainer[bytes]
     end_boundary: int
     lifecycle_boundary: int
     epoch: int
-    def __init__(self, summary: _Optional[_Union[Summary, _Mapping]] = ..., base_boundary: _Optional[int] = ..., chunks: _Optional[_Iterable[bytes]] = ..., end_boundary: _Optional[int] = ..., lifecycle_boundary: _Optional[int] = ..., epoch: _Optional[int] = ...) -> None: ...
+    def __init__(self, summary: _Optional[_Union[Summary, _Mapping]] = ..., chunks: _Optional[_Iterable[bytes]] = ..., end_boundary: _Optional[int] = ..., lifecycle_boundary: _Optional[int] = ..., epoch: _Optional[int] = ...) -> None: ...
 
 class PutSummaryRequest(_message.Message):
     __slots__ = ("user_id", "summary", "base_boundary", "epoch")

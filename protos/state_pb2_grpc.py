@@ -26,7 +26,8 @@ if _version_not_supported:
 
 
 class StateServiceStub:
-    """Missing associated documentation comment in .proto file."""
+    """UNAVAILABLE: this node does not own the user's partition (now).
+    """
 
     def __init__(self, channel):
         """Constructor.
@@ -52,7 +53,8 @@ class StateServiceStub:
 
 
 class StateServiceServicer:
-    """Missing associated documentation comment in .proto file."""
+    """UNAVAILABLE: this node does not own the user's partition (now).
+    """
 
     def GetUserState(self, request, context):
         """The state that a request attends to. NOT_FOUND: no interaction of this user was ever applied.
@@ -102,7 +104,8 @@ def add_StateServiceServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class StateService:
-    """Missing associated documentation comment in .proto file."""
+    """UNAVAILABLE: this node does not own the user's partition (now).
+    """
 
     @staticmethod
     def GetUserState(request,

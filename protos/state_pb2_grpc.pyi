@@ -29,6 +29,8 @@ GRPC_GENERATED_VERSION: str
 GRPC_VERSION: str
 
 class StateServiceStub:
+    """UNAVAILABLE: this node does not own the user's partition (now)."""
+
     @_typing.overload
     def __new__(cls, channel: _grpc.Channel) -> _Self: ...
     @_typing.overload
@@ -42,6 +44,8 @@ class StateServiceStub:
 
 @_typing.type_check_only
 class StateServiceAsyncStub(StateServiceStub):
+    """UNAVAILABLE: this node does not own the user's partition (now)."""
+
     def __init__(self, channel: _aio.Channel) -> None: ...
     GetUserState: _aio.UnaryUnaryMultiCallable[_state_pb2.GetUserStateRequest, _state_pb2.UserState]  # type: ignore[assignment]
     """The state that a request attends to. NOT_FOUND: no interaction of this user was ever applied."""
@@ -51,6 +55,8 @@ class StateServiceAsyncStub(StateServiceStub):
     """Compare-and-set: stored only if the user's summary still ends at base_boundary and the user was not deleted since."""
 
 class StateServiceServicer(metaclass=_abc_1.ABCMeta):
+    """UNAVAILABLE: this node does not own the user's partition (now)."""
+
     @_abc_1.abstractmethod
     def GetUserState(
         self,

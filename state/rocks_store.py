@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
 
@@ -19,27 +18,9 @@ from rocksdict import (
     WriteBatch,
 )
 
-from state.errors import ConfigError, CorruptValue, StoreError, StoreLocked
+from state.errors import CorruptValue, StoreError, StoreLocked
 from state.key_value_store import Batch, Cursor, Family
-
-
-@dataclass(frozen=True, kw_only=True)
-class RocksConfig:
-    """Memory and files of one database."""
-
-    block_cache_bytes: int = 256 << 20
-    memtable_bytes: int = 128 << 20
-    """All memtables of all families together."""
-    bloom_bits_per_key: int = 10
-    max_open_files: int = 1_024
-
-    def __post_init__(self) -> None:
-        """Check the limits."""
-        for name in ("block_cache_bytes", "memtable_bytes"):
-            if getattr(self, name) < 1 << 20:
-                raise ConfigError(f"{name} is {getattr(self, name)}; it must be at least 1 MiB")
-        if self.max_open_files < 16:
-            raise ConfigError(f"max_open_files is {self.max_open_files}; it must be at least 16")
+from state.rocks_config import RocksConfig
 
 
 class RocksStore:

@@ -121,12 +121,24 @@ class UserStore:
         self._store.flush()
         return True, complete
 
-    def mark_dirty(self, partition: int, user_id: str, lifecycle_boundary: int) -> None:
-        """Owe the user a summary, for one that a bundle lacks though the boundary stands still."""
-        batch = Batch()
-        value = lifecycle_boundary.to_bytes(8, "big")
-        batch.put(Family.SYSTEM, keys.dirty_key(partition, user_id), value)
-        self._store.write(batch)
+    def mark_dirty(self, partition: int, user_id: str) -> bool:
+        """Owe the user a summary, for a bundle that lacks one though the boundary stands still.
+
+        Returns false when it is owed already, or there is no such user.
+        """
+        dirty_key = keys.dirty_key(partition, user_id)
+        with self._write_lock:
+            (mark,) = self._store.get(Family.SYSTEM, [dirty_key])
+            (meta,) = self._store.get(
+                Family.USERS, [keys.user_prefix(partition, user_id) + keys.META]
+            )
+            if mark is not None or meta is None:
+                return False
+            batch = Batch()
+            boundary = decode_meta(meta).lifecycle_boundary
+            batch.put(Family.SYSTEM, dirty_key, boundary.to_bytes(8, "big"))
+            self._store.write(batch)
+        return True
 
     def dirty_marks(self, partition: int) -> list[DirtyMark]:
         """Users of a partition that are owed a summary."""

@@ -65,7 +65,6 @@ class Decoded:
 class DecoderConfig:
     """What the decoder tolerates."""
 
-    num_partitions: int = 8
     max_future_ms: int = 5 * 60_000
     """How far an event time may lie ahead of the record's timestamp before it is set back to it."""
     max_value_bytes: int = 64 << 10
@@ -86,12 +85,12 @@ class Decoder:
     never this process's, so that a replay gives the same state.
     """
 
-    def __init__(self, config: DecoderConfig) -> None:
-        """Remember the limits."""
+    def __init__(self, config: DecoderConfig, num_partitions: int) -> None:
+        """`num_partitions` of the topic decides which users belong to which."""
         self._config = config
         self._message = Interaction()
         self._partition_of = lru_cache(_PARTITIONS_REMEMBERED)(
-            lambda user_id: partition_of(user_id, config.num_partitions)
+            lambda user_id: partition_of(user_id, num_partitions)
         )
 
     def decode(self, partition: int, records: Sequence[Record]) -> Decoded:

@@ -58,14 +58,18 @@ class Producer:
         value: bytes | None,
         *,
         key: bytes | None = None,
+        partition: int | None = None,
         headers: Sequence[Header] = (),
     ) -> Awaitable[object]:
-        """Queue a record; await the result to know that it is in the log. Raises StreamError."""
+        """Queue a record; await the result to know that it is in the log. Raises StreamError.
+
+        Without `partition` the key decides.
+        """
         if self._producer is None:
             raise StreamError("the producer is not started")
         try:
             delivery: Awaitable[object] = await self._producer.send(
-                topic, value, key=key, headers=list(headers)
+                topic, value, key=key, partition=partition, headers=list(headers)
             )
         except (KafkaError, AssertionError) as error:
             raise StreamError(f"a record for topic {topic!r} was not accepted: {error}") from error

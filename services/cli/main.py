@@ -4,23 +4,46 @@ import sys
 
 import typer
 
-from services.cli.output import CommandError, people
+from services.cli import kafka, store, user
+from services.cli.output import CommandError, print_error
+from services.cli.produce import produce
+from services.cli.recommend import recommend
+from services.cli.run import run
+from services.cli.train import train
+from services.cli.up import up
+from services.errors import NotFound, ServiceError, Unreachable
 from state.errors import StateError
+from stream.errors import BrokerUnavailable, StreamError
 
 app = typer.Typer(
     help="A streaming, incremental-state recommender: Kafka in, RocksDB state, semantic IDs out.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
 )
+app.command()(up)
+app.command()(run)
+app.command()(train)
+app.command()(produce)
+app.command()(recommend)
+app.add_typer(user.app, name="user")
+app.add_typer(store.app, name="store")
+app.add_typer(kafka.app, name="kafka")
 
 
 def main() -> None:
     """Entry point. Errors we foresaw print one line; anything else is our bug and keeps its traceback."""
     try:
         app()
-    except CommandError as error:
-        people.print(f"[bold red]error:[/] {error}", highlight=False)
-        sys.exit(error.exit_code)
-    except StateError as error:
-        people.print(f"[bold red]error:[/] {error}", highlight=False)
-        sys.exit(CommandError.FAILED)
+    except (CommandError, ServiceError, StateError, StreamError) as error:
+        print_error(error)
+        sys.exit(_exit_code(error))
+
+
+def _exit_code(error: Exception) -> int:
+    if isinstance(error, CommandError):
+        return error.exit_code
+    if isinstance(error, NotFound):
+        return CommandError.NOT_FOUND
+    if isinstance(error, (Unreachable, BrokerUnavailable)):
+        return CommandError.UNREACHABLE
+    return CommandError.FAILED

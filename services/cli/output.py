@@ -3,11 +3,13 @@
 import json
 import sys
 from collections.abc import Sequence
+from datetime import UTC, datetime
 from typing import Annotated, Any
 
 import typer
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 JsonOption = Annotated[
     bool, typer.Option("--json", help="Print exactly one JSON document on standard output.")
@@ -36,11 +38,44 @@ def print_json(document: Any) -> None:
     sys.stdout.write(json.dumps(document, ensure_ascii=False) + "\n")
 
 
+def print_error(error: Exception) -> None:
+    """An error on standard error; its text is shown as it is."""
+    people.print(Text.assemble(("error: ", "bold red"), str(error)))
+
+
 def print_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
     """A table for people on standard output."""
-    table = Table(title=title, title_justify="left")
+    table = Table(title=Text(title), title_justify="left")
     for name in columns:
         table.add_column(name)
     for row in rows:
-        table.add_row(*(str(cell) for cell in row))
+        table.add_row(*(Text(str(cell)) for cell in row))
     Console().print(table)
+
+
+def print_text(text: str) -> None:
+    """A line for people on standard output."""
+    Console().print(text, highlight=False, markup=False)
+
+
+def time_text(time_ms: int) -> str:
+    """Milliseconds since the epoch as a UTC date and time."""
+    return datetime.fromtimestamp(time_ms / 1_000, UTC).strftime("%Y-%m-%d %H:%M:%S")
+
+
+def age_text(since_ms: int) -> str:
+    """How long ago a wall-clock time was, in its largest fitting unit."""
+    age_s = max(0.0, datetime.now(UTC).timestamp() - since_ms / 1_000)
+    for unit, seconds in (("d", 86_400), ("h", 3_600), ("min", 60)):
+        if age_s >= seconds:
+            return f"{age_s / seconds:.1f} {unit}"
+    return f"{age_s:.1f} s"
+
+
+def bytes_text(num_bytes: float) -> str:
+    """A size in its largest fitting binary unit."""
+    for unit in ("B", "KiB", "MiB"):
+        if num_bytes < 1_024:
+            return f"{num_bytes:.0f} {unit}" if unit == "B" else f"{num_bytes:.1f} {unit}"
+        num_bytes /= 1_024
+    return f"{num_bytes:.1f} GiB"

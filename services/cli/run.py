@@ -1,0 +1,38 @@
+"""`gemstream run`: one role in the foreground, as an ordinary process."""
+
+from enum import StrEnum
+from typing import Annotated
+
+import typer
+
+from services.cli.options import BootstrapOption, BundleOption, ConfigOption, DataDirOption
+from services.local_broker import find_bootstrap
+from services.settings import load_settings
+
+
+class Role(StrEnum):
+    """The three kinds of process."""
+
+    STATE_NODE = "state-node"
+    COMPRESSION_WORKER = "compression-worker"
+    INFERENCE_NODE = "inference-node"
+
+
+def run(
+    role: Annotated[Role, typer.Argument(help="Which role.")],
+    config: ConfigOption = None,
+    bootstrap: BootstrapOption = None,
+    data_dir: DataDirOption = None,
+    bundle: BundleOption = None,
+) -> None:
+    """Run one role until it is told to stop."""
+    from dataclasses import replace
+
+    from services.process import run_role
+
+    settings = load_settings(
+        config, {"bootstrap": bootstrap, "data_dir": data_dir, "bundle": bundle}
+    )
+    if role is not Role.INFERENCE_NODE:
+        settings = replace(settings, bootstrap=find_bootstrap(settings))
+    raise typer.Exit(run_role(role.value, settings))

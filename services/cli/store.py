@@ -1,0 +1,55 @@
+"""`gemstream store`: what a state node holds."""
+
+import typer
+from google.protobuf.json_format import MessageToDict
+
+from services.cli.options import DEFAULT_STATE_ADDRESS, StateAddressOption, TimeoutOption
+from services.cli.output import JsonOption, bytes_text, print_json, print_table
+
+app = typer.Typer(help="What a state node holds.", no_args_is_help=True)
+
+
+@app.callback()
+def group() -> None:
+    """What a state node holds."""
+
+
+@app.command()
+def stats(
+    state: StateAddressOption = DEFAULT_STATE_ADDRESS,
+    timeout: TimeoutOption = 30.0,
+    as_json: JsonOption = False,
+) -> None:
+    """Show partitions, offsets, users and counters of a state node."""
+    from services import clients
+
+    store = clients.describe_store(state, timeout)
+    if as_json:
+        document = MessageToDict(
+            store, preserving_proto_field_name=True, always_print_fields_with_no_presence=True
+        )
+        print_json(document)
+        return
+    users = sum(partition.users for partition in store.partitions)
+    print_table(
+        f"{users} users, {bytes_text(store.disk_bytes)} on disk, {store.dirty_users} owed a summary; "
+        f"recent {store.recent_len}, mid-term up to {store.mid_term_len}, chunks of {store.chunk_len}",
+        ["partition", "owned", "next offset", "behind", "users"],
+        [
+            (
+                partition.partition,
+                "yes" if partition.owned else "no",
+                partition.next_offset,
+                "?"
+                if partition.end_offset < 0
+                else max(0, partition.end_offset - partition.next_offset),
+                partition.users,
+            )
+            for partition in store.partitions
+        ],
+    )
+    print_table(
+        "Since the node started",
+        ["count", "of"],
+        [(store.counters[name], name) for name in sorted(store.counters)],
+    )

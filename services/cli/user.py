@@ -1,0 +1,94 @@
+"""`gemstream user`: what is known of a user."""
+
+from typing import Annotated
+
+import typer
+from google.protobuf.json_format import MessageToDict
+
+from protos import admin_pb2
+from services.cli.options import DEFAULT_STATE_ADDRESS, StateAddressOption, TimeoutOption
+from services.cli.output import JsonOption, age_text, bytes_text, print_json, print_table, time_text
+from state.event_log import KIND_NAMES
+
+app = typer.Typer(help="What is known of a user.", no_args_is_help=True)
+
+
+@app.callback()
+def group() -> None:
+    """What is known of a user."""
+
+
+@app.command()
+def show(
+    user: Annotated[str, typer.Argument(help="The user id.")],
+    newest: Annotated[
+        int, typer.Option(min=0, max=256, help="How many of the newest interactions to list.")
+    ] = 5,
+    state: StateAddressOption = DEFAULT_STATE_ADDRESS,
+    timeout: TimeoutOption = 10.0,
+    as_json: JsonOption = False,
+) -> None:
+    """Show a user's segments, boundary, newest events and summaries."""
+    from services import clients
+
+    description = clients.describe_user(state, user, newest, timeout)
+    if as_json:
+        document = MessageToDict(
+            description, preserving_proto_field_name=True, always_print_fields_with_no_presence=True
+        )
+        print_json(document)
+        return
+    _print_segments(description)
+    _print_summaries(description)
+    if description.newest:
+        _print_newest(description)
+
+
+def _print_segments(user: admin_pb2.UserDescription) -> None:
+    meta = user.meta
+    recent_start = meta.length - user.recent
+    print_table(
+        f"User {user.user_id}: {meta.length} interactions, partition {user.partition}, state {meta.version}, "
+        f"{user.chunks} sealed chunks, {bytes_text(user.stored_bytes)}",
+        ["segment", "interactions", "from position", "to"],
+        [
+            ("recent", user.recent, recent_start, meta.length),
+            ("mid-term", user.mid_term, min(meta.lifecycle_boundary, recent_start), recent_start),
+            ("lifecycle", user.lifecycle, meta.first_position, meta.lifecycle_boundary),
+        ],
+    )
+
+
+def _print_summaries(user: admin_pb2.UserDescription) -> None:
+    owed = "a summary is owed" if user.dirty else "up to date"
+    print_table(
+        f"Lifecycle boundary at {user.meta.lifecycle_boundary}: {owed}",
+        ["summary of bundle", "covers up to", "interactions", "age", "size"],
+        [
+            (
+                summary.bundle_version,
+                summary.boundary,
+                summary.count,
+                age_text(summary.built_at_ms),
+                bytes_text(summary.stored_bytes),
+            )
+            for summary in user.summaries
+        ],
+    )
+
+
+def _print_newest(user: admin_pb2.UserDescription) -> None:
+    print_table(
+        f"Newest event {time_text(user.meta.newest_event_time_ms)}",
+        ["event time", "item", "author", "tag", "kinds"],
+        [
+            (
+                time_text(event.event_time_ms),
+                event.item_id,
+                event.author_id,
+                event.tag,
+                ", ".join(KIND_NAMES[kind] for kind in event.kinds),
+            )
+            for event in user.newest
+        ],
+    )

@@ -1,0 +1,133 @@
+"""gRPC clients of the state node, and of everything the command line asks."""
+
+from types import TracebackType
+from typing import Any, Self
+
+import grpc
+import grpc.aio
+
+from protos import admin_pb2, admin_pb2_grpc, recommender_pb2, recommender_pb2_grpc, state_pb2
+from protos.state_pb2_grpc import StateServiceAsyncStub, StateServiceStub
+from services.errors import InvalidRequest, NotFound, ServiceError, Unreachable
+from services.state_messages import rolled_from_wire, summary_to_wire, user_from_wire
+from state.summary import Summary
+from state.user_state import Rolled, UserState
+
+_OPTIONS = [
+    ("grpc.max_receive_message_length", 16 << 20),
+    ("grpc.max_send_message_length", 16 << 20),
+    ("grpc.max_reconnect_backoff_ms", 2_000),
+]
+
+
+class StateClient:
+    """Reads users and exchanges summaries with one state node. Use as an async context manager."""
+
+    def __init__(self, address: str, timeout_s: float) -> None:
+        """Nothing is connected before the first call."""
+        self._address = address
+        self._timeout_s = timeout_s
+        self._channel = grpc.aio.insecure_channel(address, options=_OPTIONS)
+        self._stub: StateServiceAsyncStub = StateServiceStub(self._channel)
+
+    async def __aenter__(self) -> Self:
+        """Return itself."""
+        return self
+
+    async def __aexit__(
+        self,
+        error_type: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        """Close the channel."""
+        await self._channel.close()
+
+    async def read_user(self, user_id: str, bundle_version: str) -> UserState | None:
+        """The user's state; None when there is none. Raises Unreachable."""
+        request = state_pb2.GetUserStateRequest(user_id=user_id, bundle_version=bundle_version)
+        try:
+            reply = await self._stub.GetUserState(request, timeout=self._timeout_s)
+        except grpc.RpcError as error:
+            mapped = from_rpc_error(error, self._address)
+            if isinstance(mapped, NotFound):
+                return None
+            raise mapped from error
+        return user_from_wire(reply).decode(user_id)
+
+    async def read_rolled(self, user_id: str, bundle_version: str, max_chunks: int) -> Rolled:
+        """What the boundary left behind. Raises NotFound, Unreachable."""
+        request = state_pb2.GetRolledRequest(
+            user_id=user_id, bundle_version=bundle_version, max_chunks=max_chunks
+        )
+        try:
+            return rolled_from_wire(await self._stub.GetRolled(request, timeout=self._timeout_s))
+        except grpc.RpcError as error:
+            raise from_rpc_error(error, self._address) from error
+
+    async def put_summary(
+        self, user_id: str, summary: Summary, base_boundary: int, epoch: int
+    ) -> tuple[bool, bool]:
+        """Hand a summary back; returns (stored, complete). Raises NotFound, Unreachable."""
+        request = state_pb2.PutSummaryRequest(
+            user_id=user_id,
+            summary=summary_to_wire(summary, with_accumulators=True),
+            base_boundary=base_boundary,
+            epoch=epoch,
+        )
+        try:
+            reply = await self._stub.PutSummary(request, timeout=self._timeout_s)
+        except grpc.RpcError as error:
+            raise from_rpc_error(error, self._address) from error
+        return reply.stored, reply.complete
+
+
+def recommend(
+    address: str, request: recommender_pb2.RecommendRequest, timeout_s: float
+) -> recommender_pb2.RecommendResponse:
+    """One blocking Recommend call. Raises Unreachable, InvalidRequest."""
+    with grpc.insecure_channel(address, options=_OPTIONS) as channel:
+        stub = recommender_pb2_grpc.RecommenderServiceStub(channel)
+        reply: recommender_pb2.RecommendResponse = _call(
+            stub.Recommend, request, address, timeout_s
+        )
+        return reply
+
+
+def describe_user(
+    address: str, user_id: str, newest: int, timeout_s: float
+) -> admin_pb2.UserDescription:
+    """One blocking DescribeUser call. Raises NotFound, Unreachable, InvalidRequest."""
+    with grpc.insecure_channel(address, options=_OPTIONS) as channel:
+        stub = admin_pb2_grpc.AdminServiceStub(channel)
+        request = admin_pb2.DescribeUserRequest(user_id=user_id, newest=newest)
+        reply: admin_pb2.UserDescription = _call(stub.DescribeUser, request, address, timeout_s)
+        return reply
+
+
+def describe_store(address: str, timeout_s: float) -> admin_pb2.StoreDescription:
+    """One blocking DescribeStore call. Raises Unreachable."""
+    with grpc.insecure_channel(address, options=_OPTIONS) as channel:
+        stub = admin_pb2_grpc.AdminServiceStub(channel)
+        request = admin_pb2.DescribeStoreRequest()
+        reply: admin_pb2.StoreDescription = _call(stub.DescribeStore, request, address, timeout_s)
+        return reply
+
+
+def _call(method: Any, request: Any, address: str, timeout_s: float) -> Any:
+    try:
+        return method(request, timeout=timeout_s)
+    except grpc.RpcError as error:
+        raise from_rpc_error(error, address) from error
+
+
+def from_rpc_error(error: Any, address: str) -> Exception:
+    """The error of ours that a gRPC error means."""
+    code, text = error.code(), error.details()
+    if code is grpc.StatusCode.NOT_FOUND:
+        return NotFound(text)
+    if code is grpc.StatusCode.INVALID_ARGUMENT:
+        return InvalidRequest(text)
+    if code in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED):
+        return Unreachable(f"no answer from {address}: {text}")
+    return ServiceError(f"{address} answered {code.name}: {text}")

@@ -1,0 +1,100 @@
+"""The compression worker's job: pull what the boundary left behind, compress it, hand the summary back."""
+
+import asyncio
+import logging
+import time
+from collections import Counter
+from collections.abc import Sequence
+from concurrent.futures import Executor
+from contextlib import AsyncExitStack
+from typing import Protocol
+
+from protos.compression_pb2 import CompressionJob
+from services.clients import StateClient
+from services.errors import NotFound, ServiceError
+from state.chunk_codec import decode_rows
+from state.errors import StateError
+from state.interaction import Rows
+from state.summary import Summary
+
+log = logging.getLogger(__name__)
+
+_CALL_TIMEOUT_S = 10.0
+
+
+class Compressor(Protocol):
+    """What compresses; model.compression.Compressor is one."""
+
+    bundle_version: str
+
+    def roll(
+        self, base: Summary | None, chunks: Sequence[Rows], end_boundary: int, now_ms: int
+    ) -> Summary:
+        """`base` and the chunks that follow it, as one summary up to `end_boundary`."""
+        ...
+
+
+class CompressionWorker:
+    """Works through batches of jobs, several users at a time."""
+
+    def __init__(
+        self, compressor: Compressor, executor: Executor, concurrency: int, max_chunks: int
+    ) -> None:
+        """`executor` runs the network; `max_chunks` bounds what one pull brings."""
+        self._compressor = compressor
+        self._executor = executor
+        self._max_chunks = max_chunks
+        self._slots = asyncio.Semaphore(concurrency)
+        self._owners: dict[str, StateClient] = {}
+        self._resources = AsyncExitStack()
+        self.counters: Counter[str] = Counter()
+
+    async def close(self) -> None:
+        """Close the connections to owners."""
+        await self._resources.aclose()
+
+    async def compress(self, jobs: Sequence[CompressionJob]) -> None:
+        """Bring every job's user up to its boundary. A user that fails is logged and left to the next job."""
+        await asyncio.gather(*(self._compress_or_log(job) for job in jobs))
+
+    async def _compress_or_log(self, job: CompressionJob) -> None:
+        async with self._slots:
+            try:
+                await self._compress_user(job)
+            except NotFound:
+                log.info("user %r is gone; nothing to compress", job.user_id)
+            except (ServiceError, StateError) as error:
+                self.counters["failed"] += 1
+                log.warning("user %r not compressed, its owner asks again: %s", job.user_id, error)
+
+    async def _compress_user(self, job: CompressionJob) -> None:
+        owner = await self._owner(job.owner_address)
+        version = self._compressor.bundle_version
+        complete = False
+        while not complete:
+            rolled = await owner.read_rolled(job.user_id, version, self._max_chunks)
+            if not rolled.chunks:
+                return
+            chunks = [decode_rows(chunk) for chunk in rolled.chunks]
+            summary = await asyncio.get_running_loop().run_in_executor(
+                self._executor,
+                self._compressor.roll,
+                rolled.summary,
+                chunks,
+                rolled.end_boundary,
+                time.time_ns() // 1_000_000,
+            )
+            stored, complete = await owner.put_summary(
+                job.user_id, summary, rolled.base_boundary, rolled.epoch
+            )
+            self.counters["stored" if stored else "stale"] += 1
+            self.counters["chunks"] += len(chunks)
+            if not stored:
+                return
+
+    async def _owner(self, address: str) -> StateClient:
+        """One channel per owner, kept: channels are costly to make."""
+        if address not in self._owners:
+            client = StateClient(address, _CALL_TIMEOUT_S)
+            self._owners[address] = await self._resources.enter_async_context(client)
+        return self._owners[address]

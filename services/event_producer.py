@@ -1,0 +1,61 @@
+"""An event log onto the interactions topic: what `gemstream produce` does."""
+
+from collections.abc import Awaitable, Callable, Iterator
+from functools import cache
+
+from protos.interaction_pb2 import Interaction
+from state.event_log import EventLog
+from state.interaction import NUM_KINDS
+from stream.producer import Producer, wait_for_delivery
+from stream.topics import TopicsConfig, partition_of
+
+_IN_FLIGHT = 20_000
+"""Records queued before the ones before them must be in the log."""
+
+
+async def produce_events(
+    log: EventLog, producer: Producer, topics: TopicsConfig, on_delivered: Callable[[int], None]
+) -> None:
+    """Send every event in order, keyed by user; return when all are in the log. Raises StreamError.
+
+    `on_delivered` hears how many more are safe.
+    """
+    partitions = [partition_of(user_id, topics.num_partitions) for user_id in log.user_ids]
+    keys = [user_id.encode() for user_id in log.user_ids]
+    earlier: list[Awaitable[object]] = []
+    queued: list[Awaitable[object]] = []
+    for user, value in _encode(log):
+        delivery = await producer.send(
+            topics.interactions, value, key=keys[user], partition=partitions[user]
+        )
+        queued.append(delivery)
+        if len(queued) >= _IN_FLIGHT:
+            await wait_for_delivery(earlier)
+            on_delivered(len(earlier))
+            earlier, queued = queued, []
+    await wait_for_delivery([*earlier, *queued])
+    on_delivered(len(earlier) + len(queued))
+
+
+def _encode(log: EventLog) -> Iterator[tuple[int, bytes]]:
+    """User index and serialised Interaction of every event."""
+    message = Interaction()
+    rows = zip(log.user_index.tolist(), log.event_ids, log.rows.tolist(), strict=True)
+    for user, event_id, row in rows:
+        item_id, author_id, tag, time_ms, play_time_ms, duration_ms, kinds, _ = row
+        message.Clear()
+        message.event_id = event_id
+        message.user_id = log.user_ids[user]
+        message.item_id = item_id
+        message.author_id = author_id
+        message.tag = tag
+        message.event_time_ms = time_ms
+        message.play_time_ms = play_time_ms
+        message.duration_ms = duration_ms
+        message.kinds.extend(_kinds(kinds))  # type: ignore[arg-type]  # enum values are ints on the wire
+        yield user, message.SerializeToString()
+
+
+@cache
+def _kinds(mask: int) -> list[int]:
+    return [kind for kind in range(1, NUM_KINDS) if mask >> kind & 1]

@@ -1,0 +1,109 @@
+"""A gRPC server as every role wants it: health, reflection, one table of status codes, graceful stop."""
+
+import logging
+from collections.abc import Sequence
+from typing import Any
+
+import grpc
+import grpc.aio
+from grpc_health.v1 import health, health_pb2, health_pb2_grpc
+from grpc_reflection.v1alpha import reflection
+
+from services.errors import CannotListen, InvalidRequest, NotFound, Unreachable
+from state.errors import InvalidInteraction
+
+log = logging.getLogger(__name__)
+
+STATUS_OF: dict[type[Exception], grpc.StatusCode] = {
+    InvalidInteraction: grpc.StatusCode.INVALID_ARGUMENT,
+    InvalidRequest: grpc.StatusCode.INVALID_ARGUMENT,
+    NotFound: grpc.StatusCode.NOT_FOUND,
+    Unreachable: grpc.StatusCode.UNAVAILABLE,
+}
+"""The text of these errors is meant for callers; any other becomes INTERNAL without its text."""
+
+_OPTIONS = [
+    ("grpc.so_reuseport", 0),  # a second server on the address must fail, not share it
+    ("grpc.max_receive_message_length", 16 << 20),
+    ("grpc.max_send_message_length", 16 << 20),
+    ("grpc.http2.min_recv_ping_interval_without_data_ms", 5_000),
+    ("grpc.keepalive_permit_without_calls", 1),
+]
+_STOP_GRACE_S = 5.0
+
+
+class GrpcServer:
+    """Serves the given services on one address."""
+
+    def __init__(self, listen: str, service_names: Sequence[str]) -> None:
+        """`service_names` are the full names that health and reflection know."""
+        self._listen = listen
+        self._names = ["", *service_names]
+        self.server = grpc.aio.server(interceptors=[_ErrorTable()], options=_OPTIONS)
+        self._health = health.aio.HealthServicer()
+        health_pb2_grpc.add_HealthServicer_to_server(self._health, self.server)
+        reflection.enable_server_reflection(
+            [*service_names, health.SERVICE_NAME, reflection.SERVICE_NAME], self.server
+        )
+
+    async def start(self) -> str:
+        """Listen, not yet serving as far as health goes; returns the address. Raises CannotListen."""
+        await self.set_serving(False)
+        try:
+            port = self.server.add_insecure_port(self._listen)
+        except RuntimeError as error:
+            raise CannotListen(
+                f"cannot listen on {self._listen}: the address is taken or not this machine's"
+            ) from error
+        await self.server.start()
+        host = self._listen.rpartition(":")[0]
+        log.info("listening on %s:%d", host, port)
+        return f"{host}:{port}"
+
+    async def set_serving(self, serving: bool) -> None:
+        """What health checks answer from now on."""
+        status = (
+            health_pb2.HealthCheckResponse.SERVING
+            if serving
+            else health_pb2.HealthCheckResponse.NOT_SERVING
+        )
+        for name in self._names:
+            await self._health.set(name, status)
+
+    async def stop(self) -> None:
+        """Say NOT_SERVING, let calls finish, then stop."""
+        await self._health.enter_graceful_shutdown()
+        await self.server.stop(_STOP_GRACE_S)
+
+
+class _ErrorTable(grpc.aio.ServerInterceptor):
+    """Turns the errors that handlers raise into status codes."""
+
+    async def intercept_service(
+        self, continuation: Any, handler_call_details: grpc.HandlerCallDetails
+    ) -> Any:
+        """Wrap unary handlers; streams (health, reflection) are not ours."""
+        handler = await continuation(handler_call_details)
+        if handler is None or handler.unary_unary is None:
+            return handler
+
+        async def answer(request: Any, context: grpc.aio.ServicerContext[Any, Any]) -> Any:
+            try:
+                return await handler.unary_unary(request, context)
+            except tuple(STATUS_OF) as error:
+                await context.abort(_status_of(error), str(error))
+            except grpc.aio.AbortError:
+                raise
+            except Exception:
+                log.exception("%s failed", handler_call_details.method)
+                await context.abort(
+                    grpc.StatusCode.INTERNAL, "internal error; see the server's log"
+                )
+
+        return grpc.unary_unary_rpc_method_handler(
+            answer, handler.request_deserializer, handler.response_serializer
+        )
+
+
+def _status_of(error: Exception) -> grpc.StatusCode:
+    return next(code for kind, code in STATUS_OF.items() if isinstance(error, kind))

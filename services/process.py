@@ -1,0 +1,57 @@
+"""Runs one role as a process: logging, signals, and what its exit code says."""
+
+import asyncio
+import logging
+import signal
+import sys
+
+from model.errors import BundleError
+from services.errors import ServiceError, SettingsError
+from services.settings import Settings
+from services.supervisor import EX_CONFIG
+from state.errors import ConfigError, StateError, UnknownFormat
+from stream.errors import OffsetUnreachable, StreamError, TopicMismatch
+
+log = logging.getLogger(__name__)
+
+_NEEDS_A_PERSON = (
+    SettingsError,
+    ConfigError,
+    UnknownFormat,
+    OffsetUnreachable,
+    TopicMismatch,
+    BundleError,
+)
+"""Trying again cannot help; a supervisor must not restart the process."""
+
+
+def run_role(role: str, settings: Settings) -> int:
+    """Run `role` in the foreground until SIGTERM or SIGINT; returns the exit code.
+
+    0 = stopped as told, 1 = failed, worth another try, 78 = needs a person.
+    """
+    logging.basicConfig(
+        level=logging.INFO,
+        stream=sys.stderr,
+        format=f"%(asctime)s %(levelname)s {role} %(name)s: %(message)s",
+    )
+    logging.getLogger("aiokafka").setLevel(logging.ERROR)
+    logging.getLogger("faust").setLevel(logging.WARNING)
+    try:
+        asyncio.run(_run(role, settings))
+    except _NEEDS_A_PERSON as error:
+        log.error("%s", error)  # noqa: TRY400  the message is the whole story
+        return EX_CONFIG
+    except (ServiceError, StateError, StreamError) as error:
+        log.error("%s", error)  # noqa: TRY400
+        return 1
+    return 0
+
+
+async def _run(role: str, settings: Settings) -> None:
+    from services.wiring import ROLES
+
+    stop = asyncio.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(number, stop.set)
+    await ROLES[role](settings, stop)

@@ -1,0 +1,100 @@
+"""Between the state's own types and the wire messages of protos/state.proto."""
+
+import numpy as np
+
+from protos import state_pb2
+from services.errors import InvalidRequest
+from state.summary import Summary
+from state.user_state import Rolled, StoredUser, UserMeta
+
+_META_FIELDS = (
+    "version",
+    "length",
+    "first_position",
+    "lifecycle_boundary",
+    "tail_start",
+    "newest_event_time_ms",
+    "epoch",
+)
+
+
+def meta_to_wire(meta: UserMeta) -> state_pb2.UserMeta:
+    """UserMeta as a message."""
+    return state_pb2.UserMeta(**{name: getattr(meta, name) for name in _META_FIELDS})
+
+
+def meta_from_wire(message: state_pb2.UserMeta) -> UserMeta:
+    """Inverse of meta_to_wire; what only the owner needs is left at its default."""
+    return UserMeta(**{name: getattr(message, name) for name in _META_FIELDS})
+
+
+def summary_to_wire(summary: Summary, *, with_accumulators: bool) -> state_pb2.Summary:
+    """Summary as a message; requests need the tokens alone."""
+    return state_pb2.Summary(
+        bundle_version=summary.bundle_version,
+        boundary=summary.boundary,
+        count=summary.count,
+        accumulators=summary.accumulators if with_accumulators else b"",
+        num_tokens=len(summary.tokens),
+        tokens=summary.tokens.astype("<f4").tobytes(),
+        built_at_ms=summary.built_at_ms,
+    )
+
+
+def summary_from_wire(message: state_pb2.Summary) -> Summary:
+    """Inverse of summary_to_wire. Raises InvalidRequest when the tokens do not have the shape they claim."""
+    if len(message.tokens) % (4 * max(1, message.num_tokens)):
+        raise InvalidRequest(
+            f"summary.tokens has {len(message.tokens)} bytes, not {message.num_tokens} rows of float32"
+        )
+    tokens = np.frombuffer(message.tokens, "<f4").astype(np.float32)
+    width = len(tokens) // max(1, message.num_tokens)
+    return Summary(
+        bundle_version=message.bundle_version,
+        boundary=message.boundary,
+        count=message.count,
+        accumulators=message.accumulators,
+        tokens=tokens.reshape(message.num_tokens, width),
+        built_at_ms=message.built_at_ms,
+    )
+
+
+def user_to_wire(stored: StoredUser) -> state_pb2.UserState:
+    """StoredUser as a message."""
+    message = state_pb2.UserState(
+        meta=meta_to_wire(stored.meta), chunks=stored.chunks, tail=stored.tail
+    )
+    if stored.summary is not None:
+        message.summary.CopyFrom(summary_to_wire(stored.summary, with_accumulators=False))
+    return message
+
+
+def user_from_wire(message: state_pb2.UserState) -> StoredUser:
+    """Inverse of user_to_wire."""
+    summary = summary_from_wire(message.summary) if message.HasField("summary") else None
+    return StoredUser(meta_from_wire(message.meta), list(message.chunks), message.tail, summary)
+
+
+def rolled_to_wire(rolled: Rolled) -> state_pb2.Rolled:
+    """Rolled as a message."""
+    message = state_pb2.Rolled(
+        chunks=rolled.chunks,
+        end_boundary=rolled.end_boundary,
+        lifecycle_boundary=rolled.lifecycle_boundary,
+        epoch=rolled.epoch,
+    )
+    if rolled.summary is not None:
+        message.summary.CopyFrom(summary_to_wire(rolled.summary, with_accumulators=True))
+    return message
+
+
+def rolled_from_wire(message: state_pb2.Rolled) -> Rolled:
+    """Inverse of rolled_to_wire."""
+    summary = summary_from_wire(message.summary) if message.HasField("summary") else None
+    return Rolled(
+        summary,
+        list(message.chunks),
+        message.end_boundary,
+        message.lifecycle_boundary,
+        message.epoch,
+    )

@@ -1,0 +1,58 @@
+"""The state node: owns partitions, folds their events, serves the states and hands out compression jobs."""
+
+import asyncio
+import logging
+from dataclasses import dataclass
+
+from services.grpc_server import GrpcServer
+from state.key_value_store import KeyValueStore
+from stream.compression_jobs import JobDispatcher
+from stream.consumer import InteractionConsumer
+from stream.ingest import Ingest
+from stream.producer import Producer
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class StateNode:
+    """The parts, put together by services/wiring.py; `store` is open and closed by `run`."""
+
+    server: GrpcServer
+    producer: Producer
+    consumer: InteractionConsumer
+    ingest: Ingest
+    dispatcher: JobDispatcher
+    store: KeyValueStore
+
+    async def run(self, stop: asyncio.Event) -> None:
+        """Run until `stop` is set or a part fails; then stop in order.
+
+        Calls finish, the poll in hand is applied and committed, the group is left, the store is closed. Raises what
+        failed: StreamError, StateError, CannotListen.
+        """
+        try:
+            async with self.producer:
+                await self.server.start()
+                await self.consumer.start()
+                await self.server.set_serving(True)
+                await self._work_until(stop)
+        finally:
+            self.store.close()
+
+    async def _work_until(self, stop: asyncio.Event) -> None:
+        ingest = asyncio.create_task(self.ingest.run())
+        dispatch = asyncio.create_task(self.dispatcher.run(self.consumer.assigned))
+        stopping = asyncio.create_task(stop.wait())
+        try:
+            await asyncio.wait([ingest, dispatch, stopping], return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            self.ingest.stop()
+            dispatch.cancel()
+            stopping.cancel()
+            await self.server.stop()
+            await asyncio.gather(ingest, dispatch, stopping, return_exceptions=True)
+            await self.consumer.stop()
+        for task in (ingest, dispatch):
+            if not task.cancelled() and (error := task.exception()) is not None:
+                raise error

@@ -1,0 +1,171 @@
+"""The only place that picks concrete classes: settings in, ready-made processes out."""
+
+import asyncio
+import logging
+from concurrent.futures import ThreadPoolExecutor
+
+from protos.admin_pb2_grpc import add_AdminServiceServicer_to_server
+from protos.recommender_pb2_grpc import add_RecommenderServiceServicer_to_server
+from protos.state_pb2_grpc import add_StateServiceServicer_to_server
+from services.admin_service import AdminService, NodeView
+from services.clients import StateClient
+from services.compression_worker import CompressionWorker
+from services.errors import SettingsError
+from services.grpc_server import GrpcServer
+from services.inference_node import InferenceNode
+from services.recommender_service import RecommenderService
+from services.settings import Settings
+from services.state_node import StateNode
+from services.state_service import StateService
+from state.rocks_store import RocksStore
+from state.segments import HistoryConfig
+from state.user_store import UserStore
+from stream.compression_jobs import JobDispatcher
+from stream.consumer import InteractionConsumer
+from stream.dead_letters import DeadLetters
+from stream.decode import Decoder
+from stream.ingest import Ingest
+from stream.producer import Producer
+from stream.topics import ensure_topics
+
+log = logging.getLogger(__name__)
+
+STATE_SERVICE = "gemstream.v1.StateService"
+ADMIN_SERVICE = "gemstream.v1.AdminService"
+RECOMMENDER_SERVICE = "gemstream.v1.RecommenderService"
+
+
+async def run_state_node(settings: Settings, stop: asyncio.Event) -> None:
+    """Role 1 of 3, until `stop`."""
+    bootstrap = _bootstrap(settings)
+    await ensure_topics(bootstrap, settings.topics)
+    await _state_node(settings, bootstrap).run(stop)
+
+
+async def run_compression_worker(settings: Settings, stop: asyncio.Event) -> None:
+    """Role 2 of 3, until `stop`."""
+    from model.bundle import load_bundle
+    from model.compression import Compressor
+    from stream.compression_app import CompressionApp, CompressionAppConfig
+
+    bootstrap, config = _bootstrap(settings), settings.compression_worker
+    _limit_threads(config.num_threads)
+    bundle = load_bundle(settings.bundle)
+    _check_history(bundle.history, settings)
+    await ensure_topics(bootstrap, settings.topics)
+    executor = ThreadPoolExecutor(1, thread_name_prefix="compressor")
+    worker = CompressionWorker(Compressor(bundle), executor, config.concurrency, config.max_chunks)
+    app = CompressionApp(
+        CompressionAppConfig(
+            bootstrap=bootstrap,
+            data_dir=settings.data_dir / "compression-worker",
+            group=config.group,
+            topic=settings.topics.compression_jobs,
+            max_batch=config.max_batch,
+            batch_within_s=config.batch_within_s,
+        ),
+        worker.compress,
+    )
+    await app.start()
+    log.info("compressing with bundle %s", bundle.version)
+    crashed, stopping = asyncio.create_task(app.wait()), asyncio.create_task(stop.wait())
+    await asyncio.wait([crashed, stopping], return_when=asyncio.FIRST_COMPLETED)
+    stopping.cancel()
+    await app.stop()
+    await worker.close()
+    await crashed
+
+
+async def run_inference_node(settings: Settings, stop: asyncio.Event) -> None:
+    """Role 3 of 3, until `stop`."""
+    from model.bundle import load_bundle
+    from model.recommender import Recommender
+
+    config = settings.inference_node
+    _limit_threads(config.num_threads)
+    bundle = load_bundle(settings.bundle)
+    _check_history(bundle.history, settings)
+    users = StateClient(config.state_address, config.state_timeout_s)
+    server = GrpcServer(config.listen, [RECOMMENDER_SERVICE])
+    service = RecommenderService(
+        Recommender(bundle, config.beam_width),
+        users,
+        bundle.version,
+        bundle.history,
+        ThreadPoolExecutor(1, thread_name_prefix="network"),
+    )
+    add_RecommenderServiceServicer_to_server(service, server.server)
+    log.info("recommending with bundle %s", bundle.version)
+    await InferenceNode(server, users).run(stop)
+
+
+ROLES = {
+    "state-node": run_state_node,
+    "compression-worker": run_compression_worker,
+    "inference-node": run_inference_node,
+}
+
+
+def _state_node(settings: Settings, bootstrap: str) -> StateNode:
+    topics, config = settings.topics, settings.state_node
+    database = RocksStore(settings.data_dir / "state", settings.rocks)
+    store = UserStore(database, settings.history)
+    producer = Producer(bootstrap)
+    consumer = InteractionConsumer(
+        bootstrap, topics.interactions, settings.consumer, store.next_offset
+    )
+    dispatcher = JobDispatcher(
+        store,
+        producer,
+        topics.compression_jobs,
+        config.advertise or config.listen,
+        settings.dispatch,
+    )
+    ingest = Ingest(
+        consumer,
+        Decoder(settings.decoder, topics.num_partitions),
+        DeadLetters(producer, topics.interactions, topics.dead_letters),
+        store,
+        dispatcher.wake,
+    )
+    node = NodeView(
+        database,
+        settings.history,
+        topics.num_partitions,
+        consumer.assigned,
+        consumer.end_offset,
+        ingest.counters,
+    )
+    service = StateService(
+        store, topics.num_partitions, consumer.assigned, dispatcher.completed, dispatcher.wake
+    )
+    server = GrpcServer(config.listen, [STATE_SERVICE, ADMIN_SERVICE])
+    add_StateServiceServicer_to_server(service, server.server)
+    add_AdminServiceServicer_to_server(AdminService(node), server.server)
+    return StateNode(server, producer, consumer, ingest, dispatcher, database)
+
+
+def _bootstrap(settings: Settings) -> str:
+    if settings.bootstrap is None:
+        raise SettingsError(
+            "no Kafka address: give --bootstrap or GEMSTREAM_KAFKA, or set `bootstrap` in the configuration"
+        )
+    return settings.bootstrap
+
+
+def _limit_threads(num_threads: int) -> None:
+    """Each role keeps to its share of the cores."""
+    import torch
+
+    torch.set_num_threads(num_threads)
+
+
+def _check_history(trained: HistoryConfig, settings: Settings) -> None:
+    """Segments must be cut in serving as they were in training."""
+    served = settings.history
+    for name in ("recent_len", "mid_term_len", "chunk_len"):
+        if getattr(trained, name) != getattr(served, name):
+            raise SettingsError(
+                f"the bundle {settings.bundle} was trained with history.{name} = {getattr(trained, name)}, the "
+                f"configuration says {getattr(served, name)}; set it to the bundle's, or train another bundle"
+            )
