@@ -7,7 +7,7 @@ import grpc
 import grpc.aio
 
 from protos import admin_pb2, admin_pb2_grpc, recommender_pb2, recommender_pb2_grpc, state_pb2
-from protos.state_pb2_grpc import StateServiceAsyncStub, StateServiceStub
+from protos.state_pb2_grpc import StateServiceStub
 from services.errors import InvalidRequest, NotFound, ServiceError, Unreachable
 from services.state_messages import rolled_from_wire, summary_to_wire, user_from_wire
 from state.summary import Summary
@@ -28,7 +28,7 @@ class StateClient:
         self._address = address
         self._timeout_s = timeout_s
         self._channel = grpc.aio.insecure_channel(address, options=_OPTIONS)
-        self._stub: StateServiceAsyncStub = StateServiceStub(self._channel)
+        self._stub = StateServiceStub(self._channel)
 
     async def __aenter__(self) -> Self:
         """Return itself."""

@@ -40,12 +40,13 @@ def print_json(document: Any) -> None:
 
 def print_error(error: Exception) -> None:
     """An error on standard error; its text is shown as it is."""
-    people.print(Text.assemble(("error: ", "bold red"), str(error)))
+    people.print(Text.assemble(("error: ", "bold red"), str(error)), soft_wrap=True)
 
 
 def print_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
-    """A table for people on standard output."""
-    table = Table(title=Text(title), title_justify="left")
+    """A title and a table for people on standard output."""
+    print_text(title)
+    table = Table()
     for name in columns:
         table.add_column(name)
     for row in rows:
@@ -55,7 +56,7 @@ def print_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[obje
 
 def print_text(text: str) -> None:
     """A line for people on standard output."""
-    Console().print(text, highlight=False, markup=False)
+    Console().print(text, highlight=False, markup=False, soft_wrap=True)
 
 
 def time_text(time_ms: int) -> str:

@@ -10,7 +10,8 @@ from state.arrivals import Arrivals
 from state.errors import ConfigError, StoreError, StoreLocked
 from state.interaction import Rows
 from state.key_value_store import Batch, Family, KeyValueStore, MemoryStore
-from state.rocks_store import RocksConfig, RocksStore
+from state.rocks_config import RocksConfig
+from state.rocks_store import RocksStore
 from state.segments import HistoryConfig
 from state.summary import Summary
 from state.user_store import UserStore
