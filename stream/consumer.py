@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from aiokafka import AIOKafkaConsumer, ConsumerRebalanceListener, ConsumerRecord, TopicPartition
-from aiokafka.errors import KafkaError
+from aiokafka.errors import KafkaError, NoOffsetForPartitionError, OffsetOutOfRangeError
 
 from state.errors import ConfigError
 from stream.errors import BrokerUnavailable, OffsetUnreachable, StreamError
@@ -42,7 +42,8 @@ class ConsumerConfig:
 class InteractionConsumer(ConsumerRebalanceListener):  # type: ignore[misc]  # aiokafka's base is untyped
     """Reads the partitions the group gives this member, each from the offset that its store holds.
 
-    `processing` is held while a poll is applied; a rebalance waits for it, so no poll is cut in two by the loss of its
+    Until a partition is sought, aiokafka may read it from the group's committed offset; `_positioned` keeps such records
+    out, as they may lie beyond what the store has seen. `processing` is held while a poll is applied; a rebalance waits for it, so no poll is cut in two by the loss of its
     partition. It is never held across a poll.
     """
 
@@ -59,6 +60,7 @@ class InteractionConsumer(ConsumerRebalanceListener):  # type: ignore[misc]  # a
         self._bootstrap = bootstrap
         self._stored_offset = stored_offset
         self._failure: StreamError | None = None
+        self._positioned: set[int] = set()
         self._consumer: AIOKafkaConsumer | None = None
         self.processing = asyncio.Lock()
 
@@ -97,9 +99,21 @@ class InteractionConsumer(ConsumerRebalanceListener):  # type: ignore[misc]  # a
             raise self._failure
         try:
             polled = await self._running.getmany(timeout_ms=self._config.poll_timeout_ms)
+        except NoOffsetForPartitionError:
+            return {}  # seen before the seek to the stored offset, which is all that counts
+        except OffsetOutOfRangeError as error:
+            if not any(where.partition in self._positioned for where in error.args[0]):
+                return {}
+            raise OffsetUnreachable(
+                f"retention of {self._topic!r} overtook this node while it was reading: {error}"
+            ) from error
         except KafkaError as error:
             raise StreamError(f"reading {self._topic!r} failed: {error!r}") from error
-        return {where.partition: records for where, records in polled.items() if records}
+        return {
+            where.partition: records
+            for where, records in polled.items()
+            if records and where.partition in self._positioned
+        }
 
     def assigned(self) -> set[int]:
         """The partitions this member owns now."""
@@ -128,6 +142,7 @@ class InteractionConsumer(ConsumerRebalanceListener):  # type: ignore[misc]  # a
     async def on_partitions_revoked(self, revoked: Iterable[TopicPartition]) -> None:
         """Wait until the poll in hand is applied whole."""
         async with self.processing:
+            self._positioned.clear()
             log.info("partitions revoked: %s", sorted(where.partition for where in revoked))
 
     async def on_partitions_assigned(self, assigned: Sequence[TopicPartition]) -> None:
@@ -151,6 +166,7 @@ class InteractionConsumer(ConsumerRebalanceListener):  # type: ignore[misc]  # a
             if stored is not None and not begin <= stored <= end:
                 raise OffsetUnreachable(_explain_unreachable(where, stored, begin, end))
             self._running.seek(where, begin if stored is None else stored)
+            self._positioned.add(where.partition)
 
     @property
     def _running(self) -> AIOKafkaConsumer:

@@ -1,0 +1,226 @@
+"""From a real broker into a real RocksDB: bad neighbours, restarts, two members, unreachable offsets."""
+
+import asyncio
+import contextlib
+import uuid
+from collections.abc import AsyncIterator, Callable, Sequence
+from pathlib import Path
+
+import pytest
+from aiokafka import AIOKafkaConsumer, TopicPartition
+from aiokafka.admin import AIOKafkaAdminClient, RecordsToDelete
+
+from protos.interaction_pb2 import Interaction
+from services.local_kafka import RunningKafka
+from state.rocks_config import RocksConfig
+from state.rocks_store import RocksStore
+from state.segments import HistoryConfig
+from state.user_store import UserStore
+from stream.consumer import ConsumerConfig, InteractionConsumer
+from stream.dead_letters import REASON, SOURCE_OFFSET, DeadLetters
+from stream.decode import Decoder, DecoderConfig
+from stream.errors import OffsetUnreachable
+from stream.ingest import Ingest
+from stream.producer import Producer, wait_for_delivery
+from stream.topics import TopicsConfig, partition_of
+from tests.state.builders import SMALL, START_MS
+
+pytestmark = pytest.mark.broker
+
+DEADLINE_S = 30.0
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    async with asyncio.timeout(DEADLINE_S):
+        while not condition():
+            await asyncio.sleep(0.02)
+
+
+def event(user: str, number: int) -> tuple[bytes, bytes]:
+    message = Interaction(
+        event_id=f"{user}-{number}",
+        user_id=user,
+        item_id=number + 1,
+        event_time_ms=START_MS + number,
+    )
+    return user.encode(), message.SerializeToString()
+
+
+async def produce(
+    bootstrap: str, topic: str, records: Sequence[tuple[bytes | None, bytes | None]]
+) -> None:
+    async with Producer(bootstrap) as producer:
+        await wait_for_delivery(
+            [await producer.send(topic, value, key=key) for key, value in records]
+        )
+
+
+class Node:
+    """The ingest half of a state node on its own store."""
+
+    def __init__(self, bootstrap: str, topics: TopicsConfig, path: Path, group: str) -> None:
+        self.topics = topics
+        self.database = RocksStore(path, RocksConfig())
+        self.store = UserStore(self.database, SMALL)
+        self.producer = Producer(bootstrap)
+        self.consumer = InteractionConsumer(
+            bootstrap, topics.interactions, ConsumerConfig(group=group), self.store.next_offset
+        )
+        self.moves = 0
+        self.ingest = Ingest(
+            self.consumer,
+            Decoder(DecoderConfig(), topics.num_partitions),
+            DeadLetters(self.producer, topics.interactions, topics.dead_letters),
+            self.store,
+            self.count_move,
+        )
+
+    def count_move(self) -> None:
+        self.moves += 1
+
+    def items(self, user: str) -> list[int]:
+        partition = partition_of(user, self.topics.num_partitions)
+        stored = self.store.read_user(partition, user, "")
+        return [] if stored is None else stored.decode(user).rows["item_id"].tolist()
+
+    def applied(self) -> int:
+        return self.ingest.counters["interactions"]
+
+
+@contextlib.asynccontextmanager
+async def running(node: Node) -> AsyncIterator[asyncio.Task[None]]:
+    async with node.producer:
+        await node.consumer.start()
+        task = asyncio.create_task(node.ingest.run())
+        try:
+            yield task
+        except TimeoutError:
+            if task.done():
+                await task  # the reason why the test waited in vain
+            raise
+        finally:
+            node.ingest.stop()
+            await asyncio.gather(task, return_exceptions=True)
+            await node.consumer.stop()
+            node.database.close()
+
+
+@pytest.fixture
+def group() -> str:
+    return f"state-{uuid.uuid4().hex[:8]}"
+
+
+async def test_events_become_state_and_rubbish_becomes_dead_letters(
+    kafka: RunningKafka, topics: TopicsConfig, tmp_path: Path, group: str
+) -> None:
+    records: list[tuple[bytes | None, bytes | None]] = [event("ann", n) for n in range(16)]
+    records[5:5] = [(b"ann", b"rubbish"), (b"ann", None), (None, b"{}")]
+    await produce(kafka.bootstrap, topics.interactions, records)
+    node = Node(kafka.bootstrap, topics, tmp_path, group)
+    async with running(node):
+        await until(lambda: node.applied() == 16 and node.ingest.counters["dead_letters"] == 3)
+        assert node.items("ann") == list(range(4, 17))
+        assert node.moves >= 1
+    letters = await read_all(kafka.bootstrap, topics.dead_letters, 3)
+    assert sorted(letter.value or b"" for letter in letters) == [b"", b"rubbish", b"{}"]
+    for letter in letters:
+        headers = dict(letter.headers)
+        assert headers[REASON]
+        assert int(headers[SOURCE_OFFSET]) >= 0
+
+
+async def test_a_restart_goes_on_where_the_store_stands(
+    kafka: RunningKafka, topics: TopicsConfig, tmp_path: Path, group: str
+) -> None:
+    await produce(kafka.bootstrap, topics.interactions, [event("ann", n) for n in range(5)])
+    first = Node(kafka.bootstrap, topics, tmp_path, group)
+    async with running(first):
+        await until(lambda: first.applied() == 5)
+    await produce(kafka.bootstrap, topics.interactions, [event("ann", n) for n in range(5, 9)])
+    # Another group has no committed offsets: the store's own decide.
+    second = Node(kafka.bootstrap, topics, tmp_path, f"{group}-other")
+    async with running(second):
+        await until(lambda: second.applied() == 4)
+        assert second.items("ann") == list(range(1, 10))
+        assert second.ingest.counters["replayed"] == 0
+
+
+async def test_two_members_share_the_users_and_a_leaver_hands_over(
+    kafka: RunningKafka, topics: TopicsConfig, tmp_path: Path, group: str
+) -> None:
+    users = [f"user-{n}" for n in range(30)]
+    await produce(kafka.bootstrap, topics.interactions, [event(user, 0) for user in users])
+    stays = Node(kafka.bootstrap, topics, tmp_path / "stays", group)
+    leaves = Node(kafka.bootstrap, topics, tmp_path / "leaves", group)
+    async with running(stays):
+        async with running(leaves):
+            await until(
+                lambda: (
+                    bool(leaves.consumer.assigned())
+                    and len(leaves.consumer.assigned()) + len(stays.consumer.assigned()) == 3
+                )
+            )
+            await produce(kafka.bootstrap, topics.interactions, [event(user, 1) for user in users])
+            await until(
+                lambda: (
+                    sum(2 in stays.items(user) or 2 in leaves.items(user) for user in users) == 30
+                )
+            )
+        await produce(kafka.bootstrap, topics.interactions, [event(user, 2) for user in users])
+        await until(lambda: all(stays.items(user) == [1, 2, 3] for user in users))
+
+
+async def test_an_offset_that_retention_overtook_is_refused_with_both_numbers(
+    kafka: RunningKafka, topics: TopicsConfig, tmp_path: Path, group: str
+) -> None:
+    await produce(kafka.bootstrap, topics.interactions, [event("ann", n) for n in range(5)])
+    node = Node(kafka.bootstrap, topics, tmp_path, group)
+    async with running(node):
+        await until(lambda: node.applied() == 5)
+    await produce(kafka.bootstrap, topics.interactions, [event("ann", n) for n in range(5, 20)])
+    where = TopicPartition(topics.interactions, partition_of("ann", topics.num_partitions))
+    admin = AIOKafkaAdminClient(bootstrap_servers=kafka.bootstrap)
+    await admin.start()
+    await admin.delete_records({where: RecordsToDelete(before_offset=10)})
+    await admin.close()
+    again = Node(kafka.bootstrap, topics, tmp_path, group)
+    async with running(again) as task:
+        async with asyncio.timeout(DEADLINE_S):
+            with pytest.raises(
+                OffsetUnreachable, match="needs offset 5, but the topic now begins at 10"
+            ):
+                await task
+
+
+async def test_a_topic_made_anew_is_refused(
+    kafka: RunningKafka, topics: TopicsConfig, tmp_path: Path, group: str
+) -> None:
+    await produce(kafka.bootstrap, topics.interactions, [event("ann", n) for n in range(5)])
+    node = Node(kafka.bootstrap, topics, tmp_path, group)
+    async with running(node):
+        await until(lambda: node.applied() == 5)
+    other = TopicsConfig(
+        interactions=topics.dead_letters,  # an empty topic stands in for the one made anew
+        dead_letters=topics.interactions,
+        compression_jobs=topics.compression_jobs,
+        num_partitions=topics.num_partitions,
+    )
+    again = Node(kafka.bootstrap, other, tmp_path, f"{group}-other")
+    async with running(again) as task:
+        async with asyncio.timeout(DEADLINE_S):
+            with pytest.raises(OffsetUnreachable, match="at offset 5, but the topic ends at 0"):
+                await task
+
+
+def test_small_history_is_what_these_tests_count_on() -> None:
+    assert HistoryConfig(recent_len=4, mid_term_len=12, chunk_len=3, max_history=30) == SMALL
+
+
+async def read_all(bootstrap: str, topic: str, count: int) -> list[object]:
+    consumer = AIOKafkaConsumer(topic, bootstrap_servers=bootstrap, auto_offset_reset="earliest")
+    await consumer.start()
+    try:
+        async with asyncio.timeout(DEADLINE_S):
+            return [await consumer.getone() for _ in range(count)]
+    finally:
+        await consumer.stop()
