@@ -1,0 +1,216 @@
+"""A bundle: one directory that holds everything a trained model needs, under one version.
+
+bundle.json              manifest: format version, configs, catalogue fingerprint, training report, sha256 of each file
+network.safetensors      weights
+tokenizer.safetensors    codebooks
+catalogue.safetensors    columns of the catalogue
+titles.json              its titles
+"""
+
+import dataclasses
+import hashlib
+import json
+import shutil
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import cattrs
+import safetensors
+import safetensors.numpy
+import safetensors.torch
+
+from model.catalogue import Catalogue
+from model.errors import BundleError, ModelError
+from model.network import Network, NetworkConfig
+from model.tokenizer.residual_kmeans import ResidualKMeans
+from model.tokenizer.tokenizer import Tokenizer, TokenizerConfig
+from model.trie import Trie
+from state.errors import StateError
+from state.segments import HistoryConfig
+
+FORMAT_VERSION = 1
+MANIFEST = "bundle.json"
+_NETWORK, _TOKENIZER = "network.safetensors", "tokenizer.safetensors"
+_CATALOGUE, _TITLES = "catalogue.safetensors", "titles.json"
+_FILES = (_NETWORK, _TOKENIZER, _CATALOGUE, _TITLES)
+_VERSION_DIGITS = 12
+
+_converter = cattrs.Converter(forbid_extra_keys=True)
+
+
+@dataclass(frozen=True)
+class Bundle:
+    """A loaded bundle; the network is in evaluation mode."""
+
+    version: str
+    """12 hex digits over the content of every file."""
+    path: Path
+    network: Network
+    history: HistoryConfig
+    tokenizer: Tokenizer
+    tokenizer_config: TokenizerConfig
+    catalogue: Catalogue
+    trie: Trie
+    training_report: dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Trained:
+    """What training hands over to be saved."""
+
+    network: Network
+    history: HistoryConfig
+    tokenizer: Tokenizer
+    tokenizer_config: TokenizerConfig
+    catalogue: Catalogue
+    training_report: dict[str, Any]
+
+
+def save_bundle(trained: Trained, path: Path) -> str:
+    """Write a bundle to `path` and return its version.
+
+    Written to a temporary directory beside `path` and renamed, so that a reader sees all of it or nothing. Raises
+    BundleError when `path` holds something that is not a bundle, or cannot be written.
+    """
+    check_target(path)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        directory = Path(tempfile.mkdtemp(prefix=f".{path.name}-", dir=path.parent))
+        try:
+            manifest = _write_files(trained, directory)
+            directory.chmod(0o755)
+            _replace(directory, path)
+        finally:
+            shutil.rmtree(directory, ignore_errors=True)
+    except OSError as error:
+        raise BundleError(f"{path} cannot be written: {error}") from error
+    return _version(manifest)
+
+
+def check_target(path: Path) -> None:
+    """Raises BundleError when `path` holds something that saving a bundle there would destroy."""
+    is_empty = path.is_dir() and not any(path.iterdir())
+    if path.exists() and not (path / MANIFEST).is_file() and not is_empty:
+        raise BundleError(f"{path} exists and is not a bundle; give another directory")
+
+
+def load_bundle(path: Path) -> Bundle:
+    """Read and verify a bundle.
+
+    Raises BundleError for one that is missing, damaged, of an unknown format, or whose parts do not fit together.
+    """
+    manifest_bytes, manifest = _read_manifest(path)
+    for name in _FILES:
+        _verify(path / name, manifest["sha256"].get(name))
+    try:
+        return _assemble(path, _version(manifest_bytes), manifest)
+    except (KeyError, TypeError, RuntimeError, ValueError, cattrs.BaseValidationError) as error:
+        raise BundleError(f"{path}: its parts do not fit together: {error}") from error
+    except (ModelError, StateError, safetensors.SafetensorError) as error:
+        raise BundleError(f"{path}: {error}") from error
+
+
+def _assemble(path: Path, version: str, manifest: dict[str, Any]) -> Bundle:
+    history = _converter.structure(manifest["history"], HistoryConfig)
+    tokenizer_config = _converter.structure(manifest["tokenizer"], TokenizerConfig)
+    network_config = _converter.structure(manifest["network"], NetworkConfig)
+    network = Network(
+        network_config,
+        history.recent_len,
+        tokenizer_config.num_levels,
+        tokenizer_config.codebook_size,
+    )
+    network.load_state_dict(safetensors.torch.load_file(path / _NETWORK))
+    codebooks = safetensors.torch.load_file(path / _TOKENIZER)["codebooks"]
+    titles = json.loads((path / _TITLES).read_text("utf-8"))
+    catalogue = Catalogue(safetensors.numpy.load_file(path / _CATALOGUE), titles)
+    if catalogue.fingerprint != manifest["catalogue_fingerprint"]:
+        raise BundleError(
+            f"the catalogue's fingerprint is {catalogue.fingerprint}, "
+            f"the manifest says {manifest['catalogue_fingerprint']}"
+        )
+    return Bundle(
+        version=version,
+        path=path,
+        network=network.eval().requires_grad_(False),
+        history=history,
+        tokenizer=ResidualKMeans(codebooks),
+        tokenizer_config=tokenizer_config,
+        catalogue=catalogue,
+        trie=Trie(catalogue.sids_SD, catalogue.sid_counts_S),
+        training_report=manifest["training_report"],
+    )
+
+
+def _write_files(trained: Trained, directory: Path) -> bytes:
+    """All files; returns the manifest's bytes."""
+    weights = {name: tensor.contiguous() for name, tensor in trained.network.state_dict().items()}
+    safetensors.torch.save_file(weights, directory / _NETWORK)
+    codebooks = {"codebooks": trained.tokenizer.codebooks.contiguous()}
+    safetensors.torch.save_file(codebooks, directory / _TOKENIZER)
+    safetensors.numpy.save_file(trained.catalogue.columns, directory / _CATALOGUE)
+    (directory / _TITLES).write_text(json.dumps(trained.catalogue.titles), "utf-8")
+    manifest = {
+        "format_version": FORMAT_VERSION,
+        "network": dataclasses.asdict(trained.network.config),
+        "history": dataclasses.asdict(trained.history),
+        "tokenizer": dataclasses.asdict(trained.tokenizer_config),
+        "catalogue_fingerprint": trained.catalogue.fingerprint,
+        "training_report": trained.training_report,
+        "sha256": {name: _sha256(directory / name) for name in _FILES},
+    }
+    data = json.dumps(manifest, indent=2, sort_keys=True).encode()
+    (directory / MANIFEST).write_bytes(data)
+    return data
+
+
+def _read_manifest(path: Path) -> tuple[bytes, dict[str, Any]]:
+    try:
+        data = (path / MANIFEST).read_bytes()
+    except OSError as error:
+        raise BundleError(
+            f"{path} is not a bundle: {MANIFEST} cannot be read ({error.strerror}); make one with `gemstream train`"
+        ) from error
+    try:
+        manifest = json.loads(data)
+        found = manifest["format_version"]
+        manifest["sha256"].get("")
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise BundleError(f"{path / MANIFEST} is damaged: {error!r}") from error
+    if found != FORMAT_VERSION:
+        raise BundleError(
+            f"{path} has bundle format {found}; this release reads format {FORMAT_VERSION}"
+        )
+    return data, manifest
+
+
+def _verify(file: Path, expected: str | None) -> None:
+    if not file.is_file():
+        raise BundleError(f"{file} is missing; copy the bundle again")
+    if _sha256(file) != expected:
+        raise BundleError(
+            f"{file} is damaged: its sha256 is not the manifest's; copy the bundle again"
+        )
+
+
+def _sha256(file: Path) -> str:
+    with file.open("rb") as stream:
+        return hashlib.file_digest(stream, "sha256").hexdigest()
+
+
+def _version(manifest: bytes) -> str:
+    """The manifest holds the hash of every other file, so its own hash covers the content of all."""
+    return hashlib.sha256(manifest).hexdigest()[:_VERSION_DIGITS]
+
+
+def _replace(directory: Path, path: Path) -> None:
+    """Rename onto `path`; an older bundle there steps aside first and is then removed."""
+    if not path.exists():
+        directory.rename(path)
+        return
+    old = Path(tempfile.mkdtemp(prefix=f".{path.name}-old-", dir=path.parent))
+    path.rename(old / "bundle")
+    directory.rename(path)
+    shutil.rmtree(old)

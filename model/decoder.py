@@ -1,0 +1,122 @@
+"""The multi-stream decoder: codes attend to themselves, then to three segments at once.
+
+Shapes: B contexts, T code sequences per context (targets or beams), P positions [BOS, codes], Q = T * P, H width,
+N keys of a segment, M mid-term keys.
+"""
+
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor, nn
+
+from model.layers import Attention, FeedForward, LayerConfig, Segment
+from model.mid_term import Indexer, MidTermConfig, kept_mass
+
+
+@dataclass(frozen=True)
+class Context:
+    """What one batch of requests attends to; all code sequences of a request share it."""
+
+    recent: Segment
+    mid_term: Segment
+    lifecycle: Segment
+
+
+@dataclass
+class IndexerTrace:
+    """What the indexers' training needs to know of one decoding pass: per block, filled by the pass."""
+
+    losses: list[Tensor] = field(default_factory=list)
+    kept: list[Tensor] = field(default_factory=list)
+
+
+class StreamBranch(nn.Module):
+    """D_s - D' where D_s = D' + CrossAttn(D', H_s), then + FFN(RMSNorm(D_s)) (GEMs, multi-stream decoder)."""
+
+    def __init__(self, layer: LayerConfig) -> None:
+        """Norms, cross-attention and feed-forward of one stream in one block."""
+        super().__init__()
+        self.query_norm = nn.RMSNorm(layer.width)
+        self.attention = Attention(layer)
+        self.ffn_norm = nn.RMSNorm(layer.width)
+        self.ffn = FeedForward(layer)
+
+    def forward(self, states_BQH: Tensor, segment: Segment) -> Tensor:
+        """The branch's update [B, Q, H]; zero where the segment is absent."""
+        attended = self.attention(self.query_norm(states_BQH), segment.vectors, segment.mask)
+        update = attended + self.ffn(self.ffn_norm(states_BQH + attended))
+        return update * segment.present[:, None, None]
+
+    def teacher(self, states_BQH: Tensor, segment: Segment) -> Tensor:
+        """[B, N]: the attention of all queries and heads, averaged."""
+        queries = self.query_norm(states_BQH)
+        return self.attention.weights(queries, segment.vectors, segment.mask).mean((1, 2))
+
+
+class DecoderBlock(nn.Module):
+    """D' = causal self-attention, D = D' + the sum of the three branches' updates; no learned fusion."""
+
+    def __init__(self, layer: LayerConfig, mid_term: MidTermConfig) -> None:
+        """One branch per stream, and the indexer."""
+        super().__init__()
+        self.self_norm = nn.RMSNorm(layer.width)
+        self.self_attention = Attention(layer)
+        self.recent = StreamBranch(layer)
+        self.mid_term = StreamBranch(layer)
+        self.lifecycle = StreamBranch(layer)
+        self.indexer = Indexer(layer, mid_term)
+
+    def forward(
+        self, states_BTPH: Tensor, context: Context, *, select: bool, trace: IndexerTrace | None
+    ) -> Tensor:
+        """[B, T, P, H] to the same; `select` attends to the indexer's top-k, `trace` collects its losses."""
+        flat = states_BTPH.flatten(0, 1)
+        normed = self.self_norm(flat)
+        flat = flat + self.self_attention(normed, normed, None, causal=True)
+        states_BQH = flat.view(states_BTPH.shape).flatten(1, 2)
+        update = torch.zeros_like(states_BQH)
+        if context.recent.vectors.shape[1]:
+            update = update + self.recent(states_BQH, context.recent)
+        if context.mid_term.vectors.shape[1]:
+            selected = self._selected(states_BQH, context.mid_term, select, trace)
+            update = update + self.mid_term(states_BQH, selected)
+        if context.lifecycle.vectors.shape[1]:
+            update = update + self.lifecycle(states_BQH, context.lifecycle)
+        return (states_BQH + update).view(states_BTPH.shape)
+
+    def _selected(
+        self, states_BQH: Tensor, segment: Segment, select: bool, trace: IndexerTrace | None
+    ) -> Segment:
+        """The mid-term segment, cut down to the top-k when `select`; the BOS state (query 0) asks for all beams."""
+        if trace is None and (not select or segment.mask.shape[1] <= self.indexer.config.top_k):
+            return segment
+        scores = self.indexer(states_BQH[:, 0], segment.vectors)
+        attended, attended_scores = segment, scores
+        if select:
+            attended_scores, attended = self.indexer.select(scores, segment)
+        if trace is not None:
+            with torch.no_grad():
+                dense = self.mid_term.teacher(states_BQH, segment)
+                sparse = self.mid_term.teacher(states_BQH, attended) if select else dense
+            trace.losses.append(self.indexer.loss(attended_scores, sparse, attended.mask))
+            top_k = self.indexer.config.top_k
+            trace.kept.append(kept_mass(scores.detach(), dense, segment.mask, top_k))
+        return attended
+
+
+class Decoder(nn.Module):
+    """L blocks over [BOS, codes]."""
+
+    def __init__(self, layer: LayerConfig, mid_term: MidTermConfig, num_blocks: int) -> None:
+        """Blocks and the final norm."""
+        super().__init__()
+        self.blocks = nn.ModuleList(DecoderBlock(layer, mid_term) for _ in range(num_blocks))
+        self.norm = nn.RMSNorm(layer.width)
+
+    def forward(
+        self, embedded_BTPH: Tensor, context: Context, *, select: bool, trace: IndexerTrace | None
+    ) -> Tensor:
+        """Embedded [BOS, codes] to states that predict the next code, [B, T, P, H]."""
+        for block in self.blocks:
+            embedded_BTPH = block(embedded_BTPH, context, select=select, trace=trace)
+        return self.norm(embedded_BTPH)

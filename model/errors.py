@@ -1,0 +1,33 @@
+"""The errors of this package; foreign exceptions become one of these at the seam.
+
+ModelError
+├── ModelConfigError    a setting outside its limits, or settings that do not fit together
+├── CatalogueError      an items file or catalogue that cannot be used
+├── SummaryError        a summary from another bundle, or accumulators of the wrong size
+├── TrainingError       an event log that cannot be trained on
+└── BundleError         a bundle that is missing, damaged, mismatched or of an unknown format
+"""
+
+
+class ModelError(Exception):
+    """Anything this package raises on purpose."""
+
+
+class ModelConfigError(ModelError):
+    """A setting is outside its limits, or two settings do not fit together."""
+
+
+class CatalogueError(ModelError):
+    """An items file or a catalogue cannot be used."""
+
+
+class SummaryError(ModelError):
+    """A summary belongs to another bundle, or its accumulators have the wrong layout."""
+
+
+class TrainingError(ModelError):
+    """The event log does not hold what training needs."""
+
+
+class BundleError(ModelError):
+    """A bundle is missing, damaged, mismatched or written in an unknown format."""

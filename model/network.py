@@ -1,0 +1,99 @@
+"""The GEMs network (arXiv 2602.13631): features, three streams, one decoder. It scores; it does not search.
+
+Shapes: B contexts, E lifecycle tokens, T code sequences per context, P positions
+[BOS, codes], D levels, K codes per level, H width.
+"""
+
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor, nn
+
+from model.decoder import Context, Decoder, IndexerTrace
+from model.errors import ModelConfigError
+from model.features import FeatureConfig, ItemFeatures
+from model.layers import LayerConfig, Segment
+from model.lifecycle import Lifecycle, LifecycleConfig
+from model.mid_term import MidTermConfig, MidTermEncoder
+from model.recent import RecentEncoder
+from model.repeats import RepeatMixture, RepeatRows, Repeats
+
+
+@dataclass(frozen=True, kw_only=True)
+class NetworkConfig:
+    """Everything that shapes the network's weights. Raises ModelConfigError for impossible sizes."""
+
+    layer: LayerConfig = field(default_factory=LayerConfig)
+    features: FeatureConfig = field(default_factory=FeatureConfig)
+    mid_term: MidTermConfig = field(default_factory=MidTermConfig)
+    lifecycle: LifecycleConfig = field(default_factory=LifecycleConfig)
+    recent_layers: int = 1
+    num_blocks: int = 2
+
+    def __post_init__(self) -> None:
+        """Check the depths."""
+        if self.num_blocks < 1 or self.recent_layers < 0:
+            raise ModelConfigError(
+                f"num_blocks is {self.num_blocks}: at least 1; recent_layers is {self.recent_layers}: at least 0"
+            )
+
+
+class Network(nn.Module):
+    """The trained module: `encode` a context once, then `decode` any number of code sequences against it."""
+
+    def __init__(
+        self, config: NetworkConfig, recent_len: int, num_levels: int, codebook_size: int
+    ) -> None:
+        """`recent_len` comes from the history's config, levels and codes from the tokenizer's."""
+        super().__init__()
+        self.config = config
+        layer = config.layer
+        self.features = ItemFeatures(config.features, layer)
+        self.recent = RecentEncoder(layer, config.recent_layers, recent_len)
+        self.mid_term = MidTermEncoder(layer, config.mid_term)
+        self.lifecycle = Lifecycle(layer, config.lifecycle)
+        self.decoder = Decoder(layer, config.mid_term, config.num_blocks)
+        self.repeats = Repeats(layer)
+        self.bos_H = nn.Parameter(torch.randn(layer.width) * layer.width**-0.5)
+        self.codebooks_DKH = nn.Parameter(
+            torch.randn(num_levels, codebook_size, layer.width) * layer.width**-0.5
+        )
+
+    def encode(
+        self, recent: Segment, mid_term: Segment, tokens_BEH: Tensor, present_B: Tensor
+    ) -> Context:
+        """Item vectors (from `features`) and lifecycle tokens to what the decoder attends to.
+
+        Items are right-aligned: the newest is last, padding comes first. `present_B` tells who has tokens.
+        """
+        return Context(
+            recent=self.recent(recent.vectors, recent.mask),
+            mid_term=self.mid_term(mid_term.vectors, mid_term.mask),
+            lifecycle=self.lifecycle.encode(tokens_BEH, present_B),
+        )
+
+    def decode(
+        self,
+        context: Context,
+        codes_BTP: Tensor,
+        *,
+        select: bool = True,
+        trace: IndexerTrace | None = None,
+    ) -> Tensor:
+        """States [B, T, P + 1, H] for prefixes [B, T, P]: the last predicts level P, those before the levels before."""
+        batch, num_sequences, num_codes = codes_BTP.shape
+        bos = self.bos_H.expand(batch, num_sequences, 1, -1)
+        levels = torch.arange(num_codes)
+        embedded = torch.cat([bos, self.codebooks_DKH[levels, codes_BTP]], 2)
+        return self.decoder(embedded, context, select=select, trace=trace)
+
+    def repeat_mixture(
+        self, rows: RepeatRows, context: Context, states_BTPH: Tensor
+    ) -> RepeatMixture:
+        """What is said for repeats; `rows` are the interactions of mid-term and recent, side by side."""
+        vectors_BNH = torch.cat([context.mid_term.vectors, context.recent.vectors], 1)
+        return self.repeats(rows, vectors_BNH, states_BTPH[:, 0, 0])
+
+    def logits(self, states_BTH: Tensor, level: int) -> Tensor:
+        """[B, T, K]: dot products with the level's codebook embeddings."""
+        return states_BTH @ self.codebooks_DKH[level].T

@@ -1,0 +1,140 @@
+"""User state in, recommended items out: encode the context, search SIDs, turn buckets into items."""
+
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from model.beam_search import Beams, beam_search
+from model.bundle import Bundle
+from model.catalogue import CatalogueItem
+from model.decoder import Context
+from model.errors import ModelConfigError
+from model.features import to_tensors
+from model.layers import Segment
+from model.repeats import RepeatMixture, repeat_rows
+from state.summary import Summary
+from state.user_state import UserState
+
+_WIDENING = 4
+"""How much wider the next search is when exclusions left too few items."""
+
+
+@dataclass(frozen=True)
+class Recommended:
+    """One recommended item."""
+
+    item: CatalogueItem
+    score: float
+    """Log-probability of the SID; of `popular`, log of the item's share of events."""
+    sid: tuple[int, ...]
+
+
+class Recommender:
+    """Recommends from one bundle. Deterministic; holds no state of its own between calls."""
+
+    def __init__(self, bundle: Bundle, beam_width: int = 32) -> None:
+        """`beam_width`: SIDs that a search keeps, unless a call says otherwise."""
+        if beam_width < 1:
+            raise ModelConfigError(f"beam_width is {beam_width}; it must be at least 1")
+        self.bundle = bundle
+        self.beam_width = beam_width
+        self._by_popularity = bundle.catalogue.by_popularity()
+        self._log_share = np.log(
+            np.maximum(bundle.catalogue.counts, 1) / bundle.catalogue.counts.sum()
+        )
+
+    @torch.inference_mode()
+    def recommend(
+        self,
+        state: UserState,
+        k: int,
+        exclude: AbstractSet[int] = frozenset(),
+        beam_width: int | None = None,
+    ) -> list[Recommended]:
+        """The `k` best items for a user, best first; fewer only when the catalogue without `exclude` holds fewer.
+
+        Items of one SID share its score and come in order of popularity. When exclusions or a small beam leave too few,
+        the search is repeated wider, up to the whole catalogue.
+        """
+        width = self.beam_width if beam_width is None else beam_width
+        if k < 1 or width < 1:
+            raise ModelConfigError(f"k is {k} and beam_width {width}; both must be at least 1")
+        num_sids = self.bundle.trie.num_sids
+        context = self._context(state)
+        mixture = self._repeat_mixture(state, context)
+        while True:
+            found = self._items(self._search(context, mixture, min(width, num_sids)), k, exclude)
+            if len(found) == k or width >= num_sids:
+                return found
+            width *= _WIDENING
+
+    def popular(self, k: int, exclude: AbstractSet[int] = frozenset()) -> list[Recommended]:
+        """The `k` most frequent items that are not excluded, for users of whom nothing is known."""
+        found: list[Recommended] = []
+        for index in self._by_popularity:
+            if len(found) >= k:
+                break
+            if int(self.bundle.catalogue.item_ids[index]) not in exclude:
+                found.append(self._recommended(int(index), float(self._log_share[index])))
+        return found
+
+    def _context(self, state: UserState) -> Context:
+        network, rows = self.bundle.network, state.rows
+        recent_len = len(state.recent(self.bundle.history))
+        vectors_1NH = network.features(to_tensors(rows, network.config.features).unsqueeze())
+        mid_term_len = len(rows) - recent_len
+        tokens_1EH, present_1 = self._tokens(state.summary)
+        return network.encode(
+            _all_real(vectors_1NH[:, mid_term_len:]),
+            _all_real(vectors_1NH[:, :mid_term_len]),
+            tokens_1EH,
+            present_1,
+        )
+
+    def _tokens(self, summary: Summary | None) -> tuple[Tensor, Tensor]:
+        if summary is None or summary.bundle_version != self.bundle.version or not summary.count:
+            width = self.bundle.network.config.layer.width
+            return torch.zeros(1, 0, width), torch.zeros(1, dtype=torch.bool)
+        return torch.from_numpy(summary.tokens.copy())[None], torch.ones(1, dtype=torch.bool)
+
+    def _repeat_mixture(self, state: UserState, context: Context) -> RepeatMixture:
+        catalogue, network = self.bundle.catalogue, self.bundle.network
+        found = catalogue.find(state.rows["item_id"])
+        sids = np.where(found >= 0, catalogue.bucket_of_item[found], -1)
+        rows = repeat_rows([(state.rows, sids)], np.ones((1, len(sids)), np.bool_))
+        bos = network.decode(context, torch.zeros(1, 1, 0, dtype=torch.int64))
+        return network.repeat_mixture(rows, context, bos)
+
+    def _search(self, context: Context, mixture: RepeatMixture, beam_width: int) -> Beams:
+        network = self.bundle.network
+
+        def score_next(codes_1WP: Tensor) -> Tensor:
+            states = network.decode(context, codes_1WP)
+            return network.logits(states[:, :, -1], codes_1WP.shape[-1])
+
+        return beam_search(score_next, self.bundle.trie, 1, beam_width, mixture)
+
+    def _items(self, beams: Beams, k: int, exclude: AbstractSet[int]) -> list[Recommended]:
+        found: list[Recommended] = []
+        catalogue = self.bundle.catalogue
+        for sid, log_prob in zip(beams.sids[0].tolist(), beams.log_probs[0].tolist(), strict=True):
+            if log_prob == -np.inf:
+                break
+            for index in catalogue.bucket(sid):
+                if int(catalogue.item_ids[index]) in exclude:
+                    continue
+                found.append(self._recommended(index, log_prob))
+                if len(found) == k:
+                    return found
+        return found
+
+    def _recommended(self, index: int, score: float) -> Recommended:
+        catalogue = self.bundle.catalogue
+        return Recommended(catalogue.item(index), score, catalogue.sid_of_item(index))
+
+
+def _all_real(vectors_1NH: Tensor) -> Segment:
+    return Segment(vectors_1NH, torch.ones(vectors_1NH.shape[:2], dtype=torch.bool))

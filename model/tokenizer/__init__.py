@@ -1,0 +1,1 @@
+"""Semantic IDs: item vectors from behaviour, tokenizers that turn vectors into codes, and their health."""

@@ -1,0 +1,125 @@
+"""Cuts to tensors: a context by the same segment rule as the fold, and several targets from what follows it.
+
+Shapes: B contexts, N interactions of a segment, T targets, D levels.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from model.catalogue import Catalogue
+from model.features import FeatureConfig, ItemTensors, to_tensors
+from model.repeats import RepeatRows, repeat_rows
+from model.training.histories import Histories, Index
+from state.segments import HistoryConfig
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Contexts and their targets."""
+
+    items: ItemTensors
+    """[B, N]: lifecycle, mid-term and recent interactions side by side, each right-aligned."""
+    mask: Tensor
+    """[B, N]: true where an interaction is real."""
+    lengths: list[int]
+    """Columns of lifecycle, mid-term and recent."""
+    repeats: RepeatRows
+    target_sids: Tensor
+    """[B, T]: SID numbers; 0 where the weight is 0."""
+    target_weights: Tensor
+    """[B, T]: one over the size of the target's basket; 0 = no target."""
+
+
+class BatchBuilder:
+    """Cuts batches out of histories."""
+
+    def __init__(
+        self,
+        histories: Histories,
+        catalogue: Catalogue,
+        features: FeatureConfig,
+        history: HistoryConfig,
+        lifecycle_sample: int,
+    ) -> None:
+        """Converts all interactions to tensors once."""
+        self.histories = histories
+        self.history = history
+        self.lifecycle_sample = lifecycle_sample
+        self.items = to_tensors(histories.rows, features)
+        found = catalogue.find(histories.rows["item_id"])
+        self.sids = np.where(found >= 0, catalogue.bucket_of_item[found], -1)
+        """Per interaction, its SID number or -1."""
+
+    def build(
+        self, cuts: Index, targets: int, window: int, random: np.random.Generator | None
+    ) -> Batch:
+        """Contexts that end at `cuts`. Targets are drawn by `random`; None takes the next basket alone, as it is."""
+        start = self.histories.user_start[cuts]
+        length = cuts - start
+        cut_at = [self._segments(int(n)) for n in length]
+        first, boundary, recent_start = (start + column for column in np.array(cut_at).T)
+        parts = [
+            _evenly(first, boundary, self.lifecycle_sample),
+            _right_aligned(boundary, recent_start),
+            _right_aligned(recent_start, cuts),
+        ]
+        index = torch.from_numpy(np.concatenate(parts, 1))
+        lengths = [part.shape[1] for part in parts]
+        sids, weights = self._targets(cuts, targets, window, random)
+        repeats = repeat_rows(
+            [
+                (self.histories.rows[begin:end], self.sids[begin:end])
+                for begin, end in zip(boundary, cuts, strict=True)
+            ],
+            np.concatenate(parts[1:], 1) >= 0,
+        )
+        items = self.items[index.clamp(min=0)]
+        return Batch(items, index >= 0, lengths, repeats, sids, weights)
+
+    def _segments(self, length: int) -> tuple[int, int, int]:
+        history = self.history
+        boundary = history.lifecycle_boundary(length)
+        first = min(history.first_position(length), boundary)
+        return first, boundary, history.recent_start(length)
+
+    def _targets(
+        self, cuts: Index, targets: int, window: int, random: np.random.Generator | None
+    ) -> tuple[Tensor, Tensor]:
+        histories = self.histories
+        ends = histories.basket_end[cuts]
+        if random is not None:
+            ends = np.maximum(ends, np.minimum(cuts + window, histories.train_end[cuts]))
+        positions = _left_aligned(cuts, ends)
+        if random is not None:
+            keys = random.random(positions.shape) + (positions < 0)
+            chosen = np.argsort(keys, axis=1)[:, :targets]
+            positions = np.take_along_axis(positions, chosen, 1)
+        sids = np.where(positions >= 0, self.sids[positions], -1)
+        weights = np.where(sids >= 0, 1.0 / histories.basket_size[positions], 0.0)
+        return torch.from_numpy(sids.clip(min=0)), torch.from_numpy(weights.astype(np.float32))
+
+
+def _right_aligned(starts: Index, ends: Index) -> Index:
+    """[B, N] positions; rows shorter than the longest begin with -1."""
+    longest = int((ends - starts).max(initial=0))
+    positions = ends[:, None] + np.arange(-longest, 0)
+    return np.where(positions >= starts[:, None], positions, -1)
+
+
+def _left_aligned(starts: Index, ends: Index) -> Index:
+    longest = int((ends - starts).max(initial=0))
+    positions = starts[:, None] + np.arange(longest)
+    return np.where(positions < ends[:, None], positions, -1)
+
+
+def _evenly(starts: Index, ends: Index, most: int) -> Index:
+    """At most `most` positions per row, evenly spread over [start, end)."""
+    counts = ends - starts
+    num_columns = min(most, int(counts.max(initial=0)))
+    taken = np.minimum(counts, num_columns)[:, None]
+    columns = np.arange(num_columns)
+    offsets = columns * np.maximum(counts[:, None], 1) // np.maximum(taken, 1)
+    return np.where(columns < taken, starts[:, None] + offsets, -1)

@@ -1,0 +1,20 @@
+"""How much of a run's training is spent: by wall clock, or by steps when a run must be repeatable."""
+
+import time
+
+
+class Budget:
+    """A budget of seconds or of steps, counted from its construction."""
+
+    def __init__(self, seconds: float, max_steps: int | None) -> None:
+        """`max_steps`, when given, replaces the seconds."""
+        self._start = time.monotonic()
+        self._seconds = max(seconds, 1e-3)
+        self._max_steps = max_steps
+        self.steps = 0
+
+    def spent(self) -> float:
+        """The share of the budget that is spent, 0 to 1."""
+        if self._max_steps is not None:
+            return min(1.0, self.steps / self._max_steps)
+        return min(1.0, (time.monotonic() - self._start) / self._seconds)

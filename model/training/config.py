@@ -1,0 +1,75 @@
+"""What a training run is: everything `gemstream train --config` may set."""
+
+from dataclasses import dataclass, field
+
+from model.errors import ModelConfigError
+from model.network import NetworkConfig
+from model.tokenizer.tokenizer import TokenizerConfig
+from state.segments import HistoryConfig
+
+
+@dataclass(frozen=True, kw_only=True)
+class StageRules:
+    """When a stage ends: no improvement in `patience` evaluations, or its share of the budget is spent."""
+
+    shares: tuple[float, float, float] = (0.65, 0.1, 0.25)
+    """Of the time or step budget: dense, + indexer loss, selection on. What a stage leaves goes to the next ones."""
+    evaluate_every: int = 50
+    """Steps between evaluations of the validation loss."""
+    patience: int = 4
+    min_improvement: float = 0.001
+
+    def __post_init__(self) -> None:
+        """Shares are positive and sum to one; counts are at least one."""
+        if min(self.shares) <= 0 or abs(sum(self.shares) - 1) > 1e-6:
+            raise ModelConfigError(f"shares are {self.shares}; each must be above 0, the sum 1")
+        if self.evaluate_every < 1 or self.patience < 1 or self.min_improvement < 0:
+            raise ModelConfigError(
+                f"evaluate_every is {self.evaluate_every} and patience {self.patience}: at least 1 each; "
+                f"min_improvement is {self.min_improvement}: at least 0"
+            )
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainConfig:
+    """One training run. Raises ModelConfigError for settings outside their limits."""
+
+    network: NetworkConfig = field(default_factory=NetworkConfig)
+    history: HistoryConfig = field(default_factory=HistoryConfig)
+    tokenizer: TokenizerConfig = field(default_factory=TokenizerConfig)
+    stages: StageRules = field(default_factory=StageRules)
+    min_item_count: int = 5
+    """Items with fewer rows stay out of the catalogue."""
+    minutes: float = 3.0
+    """Wall-clock budget of the whole run, from reading to saving."""
+    max_steps: int | None = None
+    """Steps of all stages together; set, it replaces the time budget and makes a run repeatable."""
+    seed: int = 0
+    batch_size: int = 64
+    """Contexts per step."""
+    targets: int = 32
+    """Target interactions per context, drawn from what follows it."""
+    target_window: int = 48
+    """Interactions after the cut to draw from; the whole next basket at least."""
+    lifecycle_sample: int = 128
+    """Lifecycle interactions used per context, evenly spread; serving sums them all."""
+    learning_rate: float = 2e-3
+    reconstruction_weight: float = 0.1
+    num_threads: int = 2
+    evaluation_users: int = 512
+
+    def __post_init__(self) -> None:
+        """Check the limits."""
+        for name in (
+            "min_item_count", "batch_size", "targets", "target_window", "lifecycle_sample",
+            "num_threads", "evaluation_users",
+        ):  # fmt: skip
+            if getattr(self, name) < 1:
+                raise ModelConfigError(f"{name} is {getattr(self, name)}; it must be at least 1")
+        if self.minutes <= 0 or self.learning_rate <= 0 or self.reconstruction_weight < 0:
+            raise ModelConfigError(
+                f"minutes is {self.minutes} and learning_rate {self.learning_rate}: above 0 each; "
+                f"reconstruction_weight is {self.reconstruction_weight}: at least 0"
+            )
+        if self.max_steps is not None and self.max_steps < 3:
+            raise ModelConfigError(f"max_steps is {self.max_steps}; three stages need at least 3")

@@ -1,0 +1,83 @@
+"""All users' histories in one array, and where they can be cut into a context and what follows it.
+
+A basket is a run of a user's interactions with one event time. A cut is the first interaction of a basket: the context
+is everything of the user before it. Each user's last basket is held out.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from model.errors import TrainingError
+from state.event_log import EventLog
+from state.interaction import Rows
+
+Index = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class Histories:
+    """Interactions in (user, event time) order. Positions index `rows`."""
+
+    rows: Rows
+    users: Index
+    """Per interaction, its user."""
+    user_start: Index
+    """Per interaction, the position of its user's first one."""
+    basket_end: Index
+    """Per interaction, the position behind its basket."""
+    basket_size: Index
+    train_cuts: Index
+    held_out_cuts: Index
+    """Starts of the last baskets of users with more than one."""
+    train_end: Index
+    """Per interaction, the position behind its user's last trainable interaction."""
+
+
+def build_histories(events: EventLog) -> Histories:
+    """Sort by user, find baskets and hold out each user's last.
+
+    Raises TrainingError when no user has two baskets to train on besides the held-out one.
+    """
+    order = np.argsort(events.user_index, kind="stable")
+    rows, users = events.rows[order], events.user_index[order]
+    times = rows["event_time_ms"]
+    new_user = np.append(True, users[1:] != users[:-1])
+    new_basket = new_user | np.append(True, times[1:] != times[:-1])
+    user_starts, basket_starts = np.flatnonzero(new_user), np.flatnonzero(new_basket)
+    user_ends = np.append(user_starts[1:], len(rows))
+    last_baskets = basket_starts[np.searchsorted(basket_starts, user_ends) - 1]
+    lengths = np.diff(np.append(basket_starts, len(rows)))
+    held_out = last_baskets[last_baskets > user_starts]
+    train_end = np.repeat(
+        np.where(last_baskets > user_starts, last_baskets, user_ends), user_ends - user_starts
+    )
+    cuts = basket_starts[~new_user[basket_starts]]
+    histories = Histories(
+        rows=rows,
+        users=users,
+        user_start=np.repeat(user_starts, user_ends - user_starts),
+        basket_end=np.repeat(basket_starts + lengths, lengths),
+        basket_size=np.repeat(lengths, lengths),
+        train_cuts=cuts[cuts < train_end[cuts]],
+        held_out_cuts=held_out,
+        train_end=train_end,
+    )
+    if not len(histories.train_cuts):
+        raise TrainingError(
+            f"{len(events.user_ids)} users with {len(rows)} interactions: nobody has three baskets "
+            "(two to train on, one held out); give a longer event log"
+        )
+    return histories
+
+
+def draw_cuts(
+    histories: Histories, num_cuts: int, batch_size: int, random: np.random.Generator
+) -> list[Index]:
+    """Random training cuts in batches of similar history length, so that little of a batch is padding."""
+    cuts = random.choice(histories.train_cuts, num_cuts)
+    cuts = cuts[np.argsort(cuts - histories.user_start[cuts], kind="stable")]
+    batches = [cuts[i : i + batch_size] for i in range(0, num_cuts, batch_size)]
+    random.shuffle(batches)
+    return batches

@@ -1,0 +1,84 @@
+"""The losses of a training step.
+
+Shapes: B contexts, T targets, D levels, H width, K codes per level.
+"""
+
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from model.decoder import Context, IndexerTrace
+from model.layers import Segment
+from model.network import Network
+from model.training.batches import Batch
+from model.trie import Trie
+
+Stage = Literal["dense", "indexer", "selection"]
+
+
+@dataclass(frozen=True)
+class Losses:
+    """One batch's losses; `kept` is the attention mass that top-k keeps, NaN when not measured."""
+
+    next_token: Tensor
+    reconstruction: Tensor
+    indexer: Tensor
+    kept: float
+
+    def total(self, reconstruction_weight: float) -> Tensor:
+        """The step's objective; the indexer's loss shares no weights with the others, so lambda = 1 couples nothing."""
+        return self.next_token + reconstruction_weight * self.reconstruction + self.indexer
+
+
+def encode_batch(network: Network, batch: Batch) -> tuple[Context, Tensor]:
+    """The context of a batch, lifecycle compressed from raw rows, and the reconstruction loss."""
+    vectors = torch.split(network.features(batch.items), batch.lengths, 1)
+    masks = torch.split(batch.mask, batch.lengths, 1)
+    older, mid_term, recent = map(Segment, vectors, masks)
+    lifecycle, present = network.lifecycle, older.present
+    tokens = lifecycle.tokens(lifecycle.accumulate(older.vectors, older.mask), older.mask.sum(1))
+    context = network.encode(recent, mid_term, tokens, present)
+    if not present.any():
+        return context, tokens.new_zeros(())
+    some, span = present.nonzero()[:, 0], slice(0, lifecycle.config.reconstruction_len)
+    reconstruction = lifecycle.reconstruction.loss(
+        tokens[some], older.vectors[some, span], older.mask[some, span]
+    )
+    return context, reconstruction
+
+
+def batch_losses(network: Network, trie: Trie, batch: Batch, stage: Stage) -> Losses:
+    """All losses of a batch in one stage."""
+    context, reconstruction = encode_batch(network, batch)
+    trace = None if stage == "dense" else IndexerTrace()
+    next_token = next_token_loss(network, trie, context, batch, stage, trace)
+    indexer, kept = next_token.new_zeros(()), float("nan")
+    if trace is not None and trace.losses:
+        indexer = torch.stack(trace.losses).sum()
+        kept = float(torch.cat(trace.kept).mean())
+    return Losses(next_token, reconstruction, indexer, kept)
+
+
+def next_token_loss(
+    network: Network,
+    trie: Trie,
+    context: Context,
+    batch: Batch,
+    stage: Stage,
+    trace: IndexerTrace | None = None,
+) -> Tensor:
+    """-log P(SID | context), generator and repeats mixed, weighted so that every basket counts once."""
+    paths_BTD = trie.paths_SD[batch.target_sids]
+    codes_BTD = trie.codes_of(batch.target_sids)
+    states = network.decode(context, codes_BTD[..., :-1], select=stage == "selection", trace=trace)
+    log_prob = torch.zeros_like(batch.target_weights)
+    parents = torch.zeros_like(batch.target_sids)
+    for level in range(trie.num_levels):
+        logits = network.logits(states[:, :, level], level)
+        log_prob = log_prob + trie.child_log_prob(level, parents, paths_BTD[..., level], logits)
+        parents = paths_BTD[..., level]
+    mixture = network.repeat_mixture(batch.repeats, context, states)
+    log_prob = mixture.mix(log_prob, mixture.share_of(batch.target_sids))
+    return -(log_prob * batch.target_weights).sum() / batch.target_weights.sum().clamp(min=1e-6)

@@ -1,0 +1,107 @@
+"""The full-prefix trie of the catalogue's SIDs as sorted arrays: nodes of a level are numbered in SID order.
+
+Shapes: S distinct SIDs, D levels, C the most children of any node on a level, ... any leading dimensions.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from model.errors import CatalogueError
+
+
+@dataclass(frozen=True)
+class Children:
+    """The children of some nodes, padded to C; each field is [..., C]."""
+
+    nodes: Tensor
+    codes: Tensor
+    log_share: Tensor
+    """log of the share of the parent's events that fell to this child."""
+    real: Tensor
+
+
+class Trie:
+    """Children of a node are neighbours: node i of level d owns nodes first_child[d][i] to first_child[d][i + 1]."""
+
+    def __init__(self, sids_SD: npt.NDArray[np.int64], counts_S: npt.NDArray[np.int64]) -> None:
+        """From distinct SIDs in lexicographic order and how often each was seen.
+
+        Raises CatalogueError when there is none, or when they are not in order.
+        """
+        if sids_SD.ndim != 2 or not sids_SD.size:
+            raise CatalogueError(f"a trie needs SIDs [S, D]; the array has shape {sids_SD.shape}")
+        differs = sids_SD[1:] != sids_SD[:-1]
+        first = differs.argmax(1)[:, None]
+        steps = np.take_along_axis(np.diff(sids_SD, axis=0), first, 1)
+        if np.any(steps <= 0):
+            raise CatalogueError("SIDs must be distinct and in lexicographic order")
+        self.num_sids, self.num_levels = sids_SD.shape
+        self._codes: list[Tensor] = []
+        self._log_share: list[Tensor] = []
+        self._first_child: list[Tensor] = []
+        self._max_children: list[int] = []
+        self._build(sids_SD, differs, np.maximum(counts_S, 1).astype(np.float64))
+
+    def _build(
+        self,
+        sids_SD: npt.NDArray[np.int64],
+        differs: npt.NDArray[np.bool_],
+        counts_S: npt.NDArray[np.float64],
+    ) -> None:
+        self._sids_SD = torch.from_numpy(sids_SD.astype(np.int64))
+        parent_starts, parent_counts = np.zeros(1, np.int64), counts_S.sum(keepdims=True)
+        paths = []
+        for level in range(self.num_levels):
+            new = np.concatenate([[True], differs[:, : level + 1].any(1)])
+            starts = np.flatnonzero(new)
+            paths.append(np.cumsum(new) - 1)
+            counts = np.add.reduceat(counts_S, starts)
+            first_child = np.append(np.searchsorted(starts, parent_starts), len(starts))
+            num_children = np.diff(first_child)
+            share = counts / np.repeat(parent_counts, num_children)
+            self._codes.append(torch.from_numpy(sids_SD[starts, level].astype(np.int64)))
+            self._log_share.append(torch.from_numpy(np.log(share).astype(np.float32)))
+            self._first_child.append(torch.from_numpy(first_child))
+            self._max_children.append(int(num_children.max()))
+            parent_starts, parent_counts = starts, counts
+        self.paths_SD = torch.from_numpy(np.stack(paths, 1))
+        """The node of every SID on every level; on the last, the SID's own number."""
+
+    def codes_of(self, sids: Tensor) -> Tensor:
+        """Codes [..., D] of SID numbers [...]."""
+        return self._sids_SD[sids]
+
+    def nodes_of(self, sids: Tensor, level: int) -> Tensor:
+        """Nodes [...] on `level` of SID numbers [...]; negative numbers give node 0."""
+        return self.paths_SD[sids.clamp(min=0), level]
+
+    def num_nodes(self, level: int) -> int:
+        """Distinct prefixes of level + 1 codes."""
+        return len(self._codes[level])
+
+    def children(self, level: int, nodes: Tensor) -> Children:
+        """Children on `level` of `nodes` [...] of the level above; the root is node 0."""
+        first, behind = self._first_child[level][nodes], self._first_child[level][nodes + 1]
+        child = first[..., None] + torch.arange(self._max_children[level])
+        real = child < behind[..., None]
+        child = torch.where(real, child, first[..., None])
+        return Children(child, self._codes[level][child], self._log_share[level][child], real)
+
+    def child_log_probs(self, level: int, nodes: Tensor, logits: Tensor) -> tuple[Children, Tensor]:
+        """Children of `nodes` [...] and their log-probabilities [..., C] under `logits` [..., K]; padding is -inf.
+
+        softmax over the children that exist of logit + log share: a network that says nothing predicts popularity.
+        """
+        children = self.children(level, nodes)
+        scores = logits.gather(-1, children.codes) + children.log_share
+        return children, scores.masked_fill(~children.real, -torch.inf).log_softmax(-1)
+
+    def child_log_prob(self, level: int, nodes: Tensor, targets: Tensor, logits: Tensor) -> Tensor:
+        """The same for one child of each node: `targets` [...] are its children on `level`."""
+        log_probs = self.child_log_probs(level, nodes, logits)[1]
+        place = targets - self._first_child[level][nodes]
+        return log_probs.gather(-1, place[..., None])[..., 0]

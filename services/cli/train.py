@@ -1,0 +1,141 @@
+"""`gemstream train`: an event log in, a bundle out."""
+
+import tomllib
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import cattrs
+import typer
+
+from model.errors import ModelError
+from services.cli.output import CommandError, JsonOption, people, print_json, print_table
+from state.errors import StateError
+
+if TYPE_CHECKING:
+    from model.training.config import TrainConfig
+
+
+def train(
+    events: Annotated[Path, typer.Argument(help="Event log, .parquet or .csv.")],
+    out: Annotated[Path, typer.Option(help="Directory of the bundle.")],
+    items: Annotated[
+        Path | None, typer.Option(help="Items file, .parquet or .csv: authors, tags, titles.")
+    ] = None,
+    config: Annotated[
+        Path | None, typer.Option(help="Training configuration, TOML; see TrainConfig.")
+    ] = None,
+    minutes: Annotated[
+        float | None, typer.Option(help="Wall-clock budget, everything included.")
+    ] = None,
+    seed: Annotated[int | None, typer.Option(help="Seed of all randomness.")] = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Train a network on an event log and write a bundle."""
+    overrides = {"minutes": minutes, "seed": seed}
+    given = {name: value for name, value in overrides.items() if value is not None}
+    try:
+        train_config = _read_config(config, given)
+        report = _run(events, items, train_config, out)
+    except ModelError as error:
+        raise CommandError(str(error)) from error
+    if as_json:
+        print_json(report)
+    else:
+        _print_report(report, out)
+
+
+def _read_config(path: Path | None, overrides: dict[str, Any]) -> "TrainConfig":
+    from model.training.config import TrainConfig
+
+    converter = cattrs.Converter(forbid_extra_keys=True)
+    try:
+        settings = tomllib.loads(path.read_text("utf-8")) if path else {}
+        return converter.structure({**settings, **overrides}, TrainConfig)
+    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        raise CommandError(f"{path} cannot be read: {error}") from error
+    except cattrs.BaseValidationError as error:
+        reasons = "; ".join(_reasons(error))
+        raise CommandError(f"{path or 'options'}: {reasons}") from error
+
+
+def _reasons(error: Exception) -> list[str]:
+    """One text per setting at fault; our own errors in their own words."""
+    if isinstance(error, cattrs.ForbiddenExtraKeysError):
+        return [
+            f"unknown setting {name!r} in {error.cl.__name__}"
+            for name in sorted(error.extra_fields)
+        ]
+    if isinstance(error, ExceptionGroup):
+        return [reason for inner in error.exceptions for reason in _reasons(inner)]
+    if isinstance(error, ModelError | StateError):
+        return [str(error)]
+    where = "; ".join(str(note) for note in getattr(error, "__notes__", ()))
+    return [f"{error} ({where})" if where else str(error)]
+
+
+def _run(events: Path, items: Path | None, config: "TrainConfig", out: Path) -> dict[str, Any]:
+    from rich.progress import (
+        BarColumn,
+        Progress,
+        TextColumn,
+        TimeElapsedColumn,
+        TimeRemainingColumn,
+    )
+
+    from model.training.train import train as run_training
+    from state.event_log import read_event_log
+
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        TimeElapsedColumn(),
+        TextColumn("left"),
+        TimeRemainingColumn(),
+    )
+    with Progress(*columns, console=people) as progress:
+        reading = progress.add_task(f"reading {events.name}", total=1)
+        log = read_event_log(events)
+        progress.advance(reading)
+        return run_training(log, items, config, out, progress)
+
+
+def _print_report(report: dict[str, Any], out: Path) -> None:
+    print_table(
+        "Stages",
+        ("stage", "steps", "ended by", "train loss", "validation loss", "indexer loss", "top-k keeps"),
+        [
+            (
+                stage["name"], stage["steps"], stage["ended"], _number(stage["train_loss"]),
+                _number(stage["validation_loss"]), _number(stage["indexer_loss"]),
+                _percent(stage["kept_attention_mass"]),
+            )
+            for stage in report["stages"]
+        ],
+    )  # fmt: skip
+    health = report["tokenizer"]
+    print_table(
+        f"Codes: {health['num_items']} items, {health['num_sids']} SIDs, "
+        f"{_percent(health['unique_ratio'])} alone, largest bucket {health['largest_bucket']}",
+        ("level", "entropy, bits", "dead codes", "largest code"),
+        [
+            (number, _number(level["entropy_bits"]), level["dead_codes"], level["largest_code"])
+            for number, level in enumerate(health["levels"], 1)
+        ],
+    )
+    recall = report["recall_at_20"]
+    print_table(
+        f"Recall@20 of {recall['baskets']} held-out baskets",
+        ("ranker", "recall"),
+        [("network", _number(recall["network"])), ("popularity", _number(recall["popularity"]))],
+    )
+    people.print(
+        f"bundle {report['bundle_version']} in {out}, {report['seconds']} s", highlight=False
+    )
+
+
+def _number(value: float | None) -> str:
+    return "-" if value is None else f"{value:.3f}"
+
+
+def _percent(value: float | None) -> str:
+    return "-" if value is None else f"{value:.0%}"
