@@ -1,0 +1,141 @@
+"""Small servers and fakes for tests of the gRPC services."""
+
+import contextlib
+from collections.abc import AsyncIterator, Sequence, Set as AbstractSet
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from protos.admin_pb2_grpc import add_AdminServiceServicer_to_server
+from protos.recommender_pb2_grpc import add_RecommenderServiceServicer_to_server
+from protos.state_pb2_grpc import add_StateServiceServicer_to_server
+from services.admin_service import AdminService, NodeView
+from services.grpc_server import GrpcServer
+from services.recommender_service import RecommenderService, UserReader
+from services.state_service import StateService
+from state.arrivals import Arrivals
+from state.interaction import Rows
+from state.key_value_store import MemoryStore
+from state.summary import Summary
+from state.user_state import UserState
+from state.user_store import UserStore
+from stream.topics import partition_of
+from tests.state.builders import SMALL, make_rows
+
+NUM_PARTITIONS = 3
+
+
+@dataclass
+class FakeOwner:
+    """A state node's services on an in-memory store."""
+
+    database: MemoryStore = field(default_factory=MemoryStore)
+    assigned: set[int] = field(default_factory=lambda: set(range(NUM_PARTITIONS)))
+    summaries_for: list[str] = field(default_factory=list)
+    wakes: int = 0
+
+    def __post_init__(self) -> None:
+        self.store = UserStore(self.database, SMALL)
+
+    def wake(self) -> None:
+        self.wakes += 1
+
+    def add(self, user: str, count: int) -> None:
+        """`count` more interactions of a user."""
+        partition = partition_of(user, NUM_PARTITIONS)
+        start = self.store.next_offset(partition) or 0
+        rows = make_rows(list(range(start, start + count)), first_item=start + 1)
+        offsets = np.arange(start, start + count)
+        self.store.apply([Arrivals(partition, start + count, [user] * count, offsets, rows)])
+
+    @contextlib.asynccontextmanager
+    async def serving(self) -> AsyncIterator[str]:
+        """The address of the running services."""
+        server = GrpcServer(
+            "127.0.0.1:0", ["gemstream.v1.StateService", "gemstream.v1.AdminService"]
+        )
+        service = StateService(
+            self.store, NUM_PARTITIONS, lambda: self.assigned, self.summaries_for.append, self.wake
+        )
+        node = NodeView(
+            self.database, SMALL, NUM_PARTITIONS, lambda: self.assigned, lambda _: 40, {"late": 2}
+        )
+        add_StateServiceServicer_to_server(service, server.server)
+        add_AdminServiceServicer_to_server(AdminService(node), server.server)
+        address = await server.start()
+        await server.set_serving(True)
+        try:
+            yield address
+        finally:
+            await server.stop()
+
+
+@dataclass(frozen=True)
+class FakeItem:
+    item_id: int
+    author_id: int = 0
+    tag: int = 0
+    title: str = "thing"
+    duration_ms: int = 0
+
+
+@dataclass(frozen=True)
+class FakeRecommended:
+    item: FakeItem
+    score: float = -1.0
+    sid: tuple[int, ...] = (1, 2, 3)
+
+
+class FakeRecommender:
+    """Recommends the user's own newest items; popular is 900 and up."""
+
+    def recommend(
+        self, state: UserState, k: int, exclude: AbstractSet[int], beam_width: int | None
+    ) -> Sequence[FakeRecommended]:
+        items = [item for item in state.rows["item_id"][::-1].tolist() if item not in exclude]
+        return [FakeRecommended(FakeItem(item)) for item in items[:k]]
+
+    def popular(self, k: int, exclude: AbstractSet[int]) -> Sequence[FakeRecommended]:
+        items = [item for item in range(900, 1_900) if item not in exclude]
+        return [FakeRecommended(FakeItem(item)) for item in items[:k]]
+
+
+@contextlib.asynccontextmanager
+async def recommending(users: UserReader, recommender: Any = None) -> AsyncIterator[str]:
+    """The address of a RecommenderService with a fake network."""
+    server = GrpcServer("127.0.0.1:0", ["gemstream.v1.RecommenderService"])
+    with ThreadPoolExecutor(1) as executor:
+        service = RecommenderService(recommender or FakeRecommender(), users, "v1", SMALL, executor)
+        add_RecommenderServiceServicer_to_server(service, server.server)
+        address = await server.start()
+        await server.set_serving(True)
+        try:
+            yield address
+        finally:
+            await server.stop()
+
+
+class SumCompressor:
+    """Adds item ids: a summary that is easy to predict."""
+
+    bundle_version = "v1"
+
+    def __init__(self) -> None:
+        self.chunks_seen = 0
+
+    def roll(
+        self, base: Summary | None, chunks: Sequence[Rows], end_boundary: int, now_ms: int
+    ) -> Summary:
+        self.chunks_seen += len(chunks)
+        total = int.from_bytes(base.accumulators, "big") if base else 0
+        total += sum(int(chunk["item_id"].sum()) for chunk in chunks)
+        return Summary(
+            bundle_version=self.bundle_version,
+            boundary=end_boundary,
+            count=(base.count if base else 0) + sum(map(len, chunks)),
+            accumulators=total.to_bytes(8, "big"),
+            tokens=np.full((2, 3), total, np.float32),
+            built_at_ms=now_ms,
+        )

@@ -1,0 +1,81 @@
+"""The compression worker against a real StateService: incremental, bounded, harmless when stale."""
+
+import asyncio
+from concurrent.futures import ThreadPoolExecutor
+
+from protos.compression_pb2 import CompressionJob
+from services.compression_worker import CompressionWorker
+from state.summary import Summary
+from stream.topics import partition_of
+from tests.services.nodes import NUM_PARTITIONS, FakeOwner, SumCompressor
+
+
+def summary_of(owner: FakeOwner, user: str) -> Summary | None:
+    stored = owner.store.read_user(partition_of(user, NUM_PARTITIONS), user, "v1")
+    return stored.summary if stored else None
+
+
+async def compress(
+    owner: FakeOwner, compressor: SumCompressor, *users: str, max_chunks: int = 64, times: int = 1
+) -> CompressionWorker:
+    async with owner.serving() as address:
+        with ThreadPoolExecutor(1) as executor:
+            worker = CompressionWorker(compressor, executor, 4, max_chunks)
+            jobs = [CompressionJob(user_id=user, owner_address=address) for user in users]
+            await asyncio.gather(*(worker.compress(jobs) for _ in range(times)))
+            await worker.close()
+    return worker
+
+
+async def test_summaries_reach_the_boundary_and_clear_the_mark() -> None:
+    owner = FakeOwner()
+    owner.add("ann", 24)
+    await compress(owner, SumCompressor(), "ann")
+    summary = summary_of(owner, "ann")
+    assert summary is not None
+    assert (summary.boundary, summary.count) == (12, 12)
+    assert int.from_bytes(summary.accumulators, "big") == sum(range(1, 13))
+    assert owner.store.dirty_marks(partition_of("ann", NUM_PARTITIONS)) == []
+    assert owner.summaries_for == ["ann"]
+
+
+async def test_rolling_in_one_chunk_reads_one_chunk() -> None:
+    owner, compressor = FakeOwner(), SumCompressor()
+    owner.add("ann", 24)
+    await compress(owner, compressor, "ann")
+    compressor.chunks_seen = 0
+    owner.add("ann", 3)
+    await compress(owner, compressor, "ann")
+    assert compressor.chunks_seen == 1
+    summary = summary_of(owner, "ann")
+    assert summary is not None
+    assert int.from_bytes(summary.accumulators, "big") == sum(range(1, 16))
+
+
+async def test_long_ways_are_gone_in_steps() -> None:
+    owner, compressor = FakeOwner(), SumCompressor()
+    owner.add("ann", 24)
+    worker = await compress(owner, compressor, "ann", max_chunks=1)
+    assert worker.counters["stored"] == 4
+    summary = summary_of(owner, "ann")
+    assert summary is not None
+    assert summary.boundary == 12
+
+
+async def test_doubled_jobs_and_strangers_do_no_harm() -> None:
+    owner = FakeOwner()
+    owner.add("ann", 24)
+    owner.add("bob", 2)
+    await compress(owner, SumCompressor(), "nobody", "ann", "bob", "ann", times=3)
+    summary = summary_of(owner, "ann")
+    assert summary is not None
+    assert int.from_bytes(summary.accumulators, "big") == sum(range(1, 13))
+    assert summary_of(owner, "bob") is None
+
+
+async def test_an_owner_that_is_away_is_survived() -> None:
+    with ThreadPoolExecutor(1) as executor:
+        worker = CompressionWorker(SumCompressor(), executor, 4, 64)
+        await worker.compress([CompressionJob(user_id="ann", owner_address="127.0.0.1:1")])
+        await worker.close()
+    assert worker.counters["failed"] == 1

@@ -1,0 +1,53 @@
+"""Settings: strict, complete, and with errors that name the key."""
+
+from pathlib import Path
+
+import pytest
+
+from services.errors import SettingsError
+from services.settings import load_settings
+
+
+def test_defaults_need_no_file() -> None:
+    settings = load_settings(None, {"data_dir": None})
+    assert settings.history.recent_len == 256
+    assert settings.data_dir == Path("data")
+
+
+def test_file_then_environment_then_options(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "gemstream.toml"
+    path.write_text('bootstrap = "file:1"\nbundle = "b"\n[history]\nrecent_len = 10\n')
+    settings = load_settings(path, {})
+    assert (settings.bootstrap, settings.history.recent_len) == ("file:1", 10)
+    assert settings.bundle == tmp_path / "b"
+    monkeypatch.setenv("GEMSTREAM_KAFKA", "env:1")
+    assert load_settings(path, {}).bootstrap == "env:1"
+    assert load_settings(path, {"bootstrap": "option:1"}).bootstrap == "option:1"
+
+
+@pytest.mark.parametrize(
+    ("text", "phrase"),
+    [
+        ("recent_length = 5", "recent_length"),
+        ("[history]\nrecent = 5", "recent"),
+        ("[history]\nrecent_len = 5.5", "expected int, found 5.5"),
+        ('[history]\nrecent_len = "5"', "expected int, found '5'"),
+        ("[history]\nrecent_len = true", "expected int, found True"),
+        ("[history]\nmid_term_len = 100", "mid_term_len is 100; it must be at least"),
+        ("[topics]\nnum_partitions = 0", "num_partitions is 0"),
+        ("[inference_node]\nbeam_width = 0", "beam_width is 0"),
+        ("history = ", "gemstream.toml"),
+    ],
+)
+def test_faults_are_named(tmp_path: Path, text: str, phrase: str) -> None:
+    path = tmp_path / "gemstream.toml"
+    path.write_text(text)
+    with pytest.raises(SettingsError, match=phrase):
+        load_settings(path, {})
+
+
+def test_a_missing_file_is_named(tmp_path: Path) -> None:
+    with pytest.raises(SettingsError, match="none.toml"):
+        load_settings(tmp_path / "none.toml", {})
