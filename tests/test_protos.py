@@ -1,0 +1,24 @@
+"""The committed generated code is what the committed protos compile to."""
+
+import filecmp
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+
+
+def test_generated_code_is_up_to_date(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(ROOT / "scripts"))
+    import compile_protos
+
+    compile_protos.compile_protos(tmp_path)
+    sys.modules.pop("compile_protos")
+    fresh = sorted(path.name for path in (tmp_path / "protos").iterdir())
+    committed = sorted(path.name for path in (ROOT / "protos").glob("*_pb2*"))
+    assert fresh == committed
+    _, different, broken = filecmp.cmpfiles(
+        tmp_path / "protos", ROOT / "protos", fresh, shallow=False
+    )
+    assert (different, broken) == ([], []), "run `make gen` and commit the result"
