@@ -13,7 +13,7 @@ from protos.compression_pb2 import CompressionJob
 from services.local_kafka import RunningKafka
 from state.errors import ConfigError
 from stream.compression_app import Compress, CompressionApp, CompressionAppConfig
-from stream.errors import BrokerUnavailable, StreamError
+from stream.errors import BrokerUnavailable, StreamError, WorkerCrashed
 from stream.topics import TopicsConfig
 
 pytestmark = pytest.mark.broker
@@ -129,6 +129,34 @@ async def test_a_restart_goes_on_where_it_stopped(config: CompressionAppConfig) 
     async with running(config, after.compress):
         await after.until(lambda: len(after.boundaries) == 20)
     assert set(after.boundaries) == {f"user-{n}" for n in range(20, 40)}
+
+
+async def test_stop_lets_the_batch_at_hand_finish(config: CompressionAppConfig) -> None:
+    began, may_finish, finished = asyncio.Event(), asyncio.Event(), asyncio.Event()
+
+    async def compress(jobs: Sequence[CompressionJob]) -> None:
+        began.set()
+        await may_finish.wait()
+        finished.set()
+
+    async with running(config, compress):
+        await produce(config, [job(0, 1)])
+        await asyncio.wait_for(began.wait(), WITHIN_S)
+        asyncio.get_running_loop().call_later(0.2, may_finish.set)
+    assert finished.is_set()
+
+
+async def test_a_crash_of_faust_is_told(config: CompressionAppConfig) -> None:
+    app = CompressionApp(config, Seen().compress)
+    await app.start()
+    try:
+        waiting = asyncio.create_task(app.wait())
+        assert app._app is not None
+        await app._app.crash(ValueError("boom"))
+        with pytest.raises(WorkerCrashed, match="boom"):
+            await asyncio.wait_for(waiting, WITHIN_S)
+    finally:
+        await app.stop()
 
 
 async def test_a_missing_topic_is_named(config: CompressionAppConfig, tmp_path: Path) -> None:

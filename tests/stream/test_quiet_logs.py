@@ -15,17 +15,12 @@ def test_a_flood_is_cut_and_counted(caplog: pytest.LogCaptureFixture) -> None:
         for n in range(100):
             log.warning("broker %d is away", n)
         log.warning("another line")
-        for window in flood._windows.values():
-            window.ends_at = 0.0
-        for n in range(1):
-            log.warning("one more line, %d", n)
     finally:
         log.removeFilter(flood)
     assert caplog.messages == [
         "broker 0 is away",
         "broker 1 is away",
         "another line",
-        "one more line, 0",
     ]
 
 
