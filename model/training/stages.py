@@ -1,6 +1,7 @@
 """The three stages: dense, + indexer loss, selection on; each ends by convergence or with its share of the budget."""
 
 import math
+from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -119,11 +120,11 @@ class StageRunner:
         convergence = Convergence(rules.patience, rules.min_improvement)
         task = self._progress.add_task(stage, total=1.0)
         start, first_step = self._budget.spent(), self._budget.steps
-        recent_losses: list[float] = []
+        recent_losses: deque[float] = deque(maxlen=rules.evaluate_every)
         ended = "budget"
         while self._budget.spent() < until:
             losses = self._step(stage)
-            recent_losses = [*recent_losses[1 - rules.evaluate_every :], float(losses.next_token)]
+            recent_losses.append(float(losses.next_token.detach()))
             steps = self._budget.steps - first_step
             done = (self._budget.spent() - start) / max(until - start, 1e-9)
             text = f"{stage}: step {steps}, loss {np.mean(recent_losses):.3f}"

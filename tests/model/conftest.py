@@ -1,0 +1,28 @@
+"""One event log and one bundle, trained for a few steps, for all tests of the model."""
+
+from pathlib import Path
+
+import pytest
+from rich.progress import Progress
+
+from model.bundle import Bundle, load_bundle
+from model.training.train import train
+from state.event_log import EventLog
+from tests.model.worlds import SMALL, make_event_log
+
+
+@pytest.fixture(scope="session")
+def event_log() -> EventLog:
+    return make_event_log()
+
+
+@pytest.fixture(scope="session")
+def bundle_path(event_log: EventLog, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("bundles") / "small"
+    train(event_log, None, SMALL, path, Progress(disable=True))
+    return path
+
+
+@pytest.fixture(scope="session")
+def bundle(bundle_path: Path) -> Bundle:
+    return load_bundle(bundle_path)

@@ -1,0 +1,194 @@
+"""The network's streams: padding, absence, gradients of the indexer, and attention against loops."""
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from model.decoder import Context, IndexerTrace
+from model.errors import ModelConfigError
+from model.features import to_tensors
+from model.layers import Attention, LayerConfig, Segment
+from model.mid_term import Indexer, MidTermConfig
+from model.network import Network
+from model.recent import RecentEncoder
+from tests.model.worlds import SMALL, make_rows
+
+WIDTH = SMALL.network.layer.width
+LAYER = SMALL.network.layer
+
+
+@pytest.fixture
+def network() -> Network:
+    torch.manual_seed(0)
+    return Network(SMALL.network, recent_len=8, num_levels=3, codebook_size=6)
+
+
+def segment(num_items: int, num_real: int | None = None, seed: int = 0) -> Segment:
+    """One context of random vectors; real ones last."""
+    generator = torch.Generator().manual_seed(seed)
+    mask = torch.arange(num_items) >= num_items - (num_items if num_real is None else num_real)
+    return Segment(torch.randn(1, num_items, WIDTH, generator=generator), mask[None])
+
+
+def padded(original: Segment, num_padding: int) -> Segment:
+    junk = torch.full((1, num_padding, WIDTH), 7.0)
+    return Segment(
+        torch.cat([junk, original.vectors], 1),
+        torch.cat([torch.zeros(1, num_padding, dtype=torch.bool), original.mask], 1),
+    )
+
+
+CODES = torch.tensor([[[1, 2], [3, 4]]])
+
+
+def test_attention_matches_loops() -> None:
+    attention = Attention(LayerConfig(width=6, num_heads=2, ffn_width=4))
+    queries, keys = torch.randn(1, 3, 6), torch.randn(1, 5, 6)
+    mask = torch.tensor([[False, True, True, False, True]])
+    result = attention(queries, keys, mask)[0]
+    w_q, w_o = attention.to_query.weight, attention.out.weight
+    w_k, w_v = attention.to_key_value.weight.chunk(2)
+    for i in range(3):
+        heads = []
+        for h in range(2):
+            part = slice(3 * h, 3 * h + 3)
+            real = [j for j in range(5) if mask[0, j]]
+            scores = [
+                ((w_q @ queries[0, i])[part] @ (w_k @ keys[0, j])[part]) / 3**0.5 for j in real
+            ]
+            weights = torch.stack(scores).softmax(0)
+            heads.append(
+                sum(w * (w_v @ keys[0, j])[part] for w, j in zip(weights, real, strict=True))
+            )
+        torch.testing.assert_close(result[i], w_o @ torch.cat(heads), atol=1e-5, rtol=1e-4)
+    weights = attention.weights(queries, keys, mask)
+    torch.testing.assert_close(weights.sum(-1), torch.ones(1, 2, 3))
+    assert weights[..., ~mask[0]].abs().max() == 0
+
+
+def test_padding_changes_nothing(network: Network) -> None:
+    recent, mid_term, tokens = segment(6), segment(9, seed=1), segment(3, seed=2).vectors
+    present = torch.ones(1, dtype=torch.bool)
+    plain = network.decode(network.encode(recent, mid_term, tokens, present), CODES)
+    context = network.encode(padded(recent, 2), padded(mid_term, 4), tokens, present)
+    torch.testing.assert_close(network.decode(context, CODES), plain, atol=1e-5, rtol=1e-4)
+
+
+def test_position_counts_from_the_newest() -> None:
+    encoder = RecentEncoder(LAYER, num_layers=0, max_len=8)
+    items, mask = torch.zeros(1, 5, WIDTH), torch.ones(1, 5, dtype=torch.bool)
+    long, short = encoder(items, mask), encoder(items[:, :2], mask[:, :2])
+    torch.testing.assert_close(long.vectors[:, -2:], short.vectors)
+
+
+@pytest.mark.parametrize("which", ["mid_term", "lifecycle", "recent"])
+def test_absent_segments_contribute_nothing(network: Network, which: str) -> None:
+    parts = {"recent": segment(6), "mid_term": segment(9, seed=1), "lifecycle": segment(3, seed=2)}
+    masked = {**parts, which: Segment(parts[which].vectors, torch.zeros_like(parts[which].mask))}
+    empty = Segment(torch.zeros(1, 0, WIDTH), torch.zeros(1, 0, dtype=torch.bool))
+    without = {**parts, which: empty}
+    states = [network.decode(Context(**chosen), CODES) for chosen in (parts, masked, without)]
+    torch.testing.assert_close(states[1], states[2])
+    assert not torch.allclose(states[0], states[1], atol=1e-4)
+    assert all(torch.isfinite(state).all() for state in states)
+
+
+def test_earlier_positions_do_not_see_later_codes(network: Network) -> None:
+    context = Context(segment(6), segment(9), segment(3))
+    states = network.decode(
+        context,
+        torch.tensor(
+            [
+                [[1, 2]],
+            ]
+        ),
+    )
+    others = network.decode(
+        context,
+        torch.tensor(
+            [
+                [[1, 5]],
+            ]
+        ),
+    )
+    torch.testing.assert_close(states[:, :, :2], others[:, :, :2])
+    assert not torch.allclose(states[:, :, 2], others[:, :, 2], atol=1e-4)
+
+
+def test_all_beams_share_one_selection(network: Network) -> None:
+    context = Context(segment(6), segment(9), segment(3))
+    together = network.decode(context, CODES)
+    for beam in range(2):
+        alone = network.decode(context, CODES[:, beam : beam + 1])
+        torch.testing.assert_close(together[:, beam], alone[:, 0], atol=1e-5, rtol=1e-4)
+
+
+def indexer_parameters(network: Network) -> set[str]:
+    return {name for name, _ in network.named_parameters() if ".indexer." in name}
+
+
+@pytest.mark.parametrize("select", [False, True])
+def test_indexers_learn_from_their_own_loss_only(network: Network, select: bool) -> None:
+    items = network.features(to_tensors(make_rows(15), SMALL.network.features).unsqueeze())
+    mask = torch.ones(1, 15, dtype=torch.bool)
+    recent = Segment(items[:, 9:], mask[:, 9:])
+    mid_term = Segment(items[:, :9], mask[:, :9])
+    context = network.encode(recent, mid_term, torch.zeros(1, 0, WIDTH), mask[:, 0] & False)
+    trace = IndexerTrace()
+    states = network.decode(context, CODES, select=select, trace=trace)
+    network.zero_grad()
+    torch.stack(trace.losses).sum().backward(retain_graph=True)
+    assert names_with_gradient(network) == indexer_parameters(network)
+    network.zero_grad()
+    states.square().sum().backward()
+    assert not names_with_gradient(network) & indexer_parameters(network)
+
+
+def names_with_gradient(network: Network) -> set[str]:
+    return {
+        name
+        for name, parameter in network.named_parameters()
+        if parameter.grad is not None and parameter.grad.abs().sum() > 0
+    }
+
+
+def test_indexer_matches_its_formula_and_selects_the_best() -> None:
+    config = MidTermConfig(top_k=3, indexer_heads=2, indexer_width=5)
+    indexer = Indexer(LAYER, config)
+    query, keys = torch.randn(1, WIDTH), segment(8, num_real=6)
+    scores = indexer(query, keys.vectors)
+    w_q, w_k = indexer.to_query.weight.view(2, 5, WIDTH), indexer.to_key.weight.view(2, 5, WIDTH)
+    gates = indexer.to_gate(query[0])
+    for j in range(8):
+        expected = sum(
+            gates[h] * ((w_q[h] @ query[0]) @ (w_k[h] @ keys.vectors[0, j])) for h in range(2)
+        )
+        torch.testing.assert_close(scores[0, j], expected / 5**0.5, atol=1e-5, rtol=1e-4)
+    kept, selected = indexer.select(scores, keys)
+    best = scores[0, 2:].sort(descending=True).values[:3]
+    torch.testing.assert_close(kept[0], best)
+    assert selected.mask.all()
+
+
+def loss_of(divergence: str, scores: Tensor, teacher: Tensor) -> float:
+    indexer = Indexer(LAYER, MidTermConfig(divergence=divergence))  # type: ignore[arg-type]
+    return float(indexer.loss(scores, teacher, torch.tensor([[True, True, True, False]])))
+
+
+def test_both_divergences_match_numpy() -> None:
+    scores, teacher = torch.tensor([[1.0, 0.0, -1.0, 99.0]]), torch.tensor([[0.7, 0.2, 0.1, 0.0]])
+    p, q = teacher[0, :3].numpy(), scores[0, :3].softmax(0).numpy()
+    assert loss_of("teacher_first", scores, teacher) == pytest.approx(
+        np.sum(p * np.log(p / q)), rel=1e-4
+    )
+    assert loss_of("as_printed", scores, teacher) == pytest.approx(
+        np.sum(q * np.log(q / p)), rel=1e-4
+    )
+
+
+def test_settings_outside_their_limits_name_themselves() -> None:
+    with pytest.raises(ModelConfigError, match="multiple of num_heads"):
+        LayerConfig(width=10, num_heads=4)
+    with pytest.raises(ModelConfigError, match="top_k is 0"):
+        MidTermConfig(top_k=0)
