@@ -9,7 +9,7 @@ class Budget:
     def __init__(self, seconds: float, max_steps: int | None) -> None:
         """`max_steps`, when given, replaces the seconds."""
         self._start = time.monotonic()
-        self._seconds = max(seconds, 1e-3)
+        self._seconds = seconds
         self._max_steps = max_steps
         self.steps = 0
 
@@ -17,4 +17,6 @@ class Budget:
         """The share of the budget that is spent, 0 to 1."""
         if self._max_steps is not None:
             return min(1.0, self.steps / self._max_steps)
+        if self._seconds <= 0:
+            return 1.0
         return min(1.0, (time.monotonic() - self._start) / self._seconds)

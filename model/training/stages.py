@@ -32,8 +32,8 @@ class StageReport:
 
     name: str
     steps: int
-    train_loss: float
-    """Next-token loss, mean over the last steps."""
+    train_loss: float | None
+    """Next-token loss, mean over the last steps; None without any."""
     validation_loss: float
     indexer_loss: float | None
     kept_attention_mass: float | None
@@ -139,7 +139,7 @@ class StageRunner:
         return StageReport(
             name=stage,
             steps=self._budget.steps - first_step,
-            train_loss=float(np.mean(recent_losses)) if recent_losses else math.nan,
+            train_loss=float(np.mean(recent_losses)) if recent_losses else None,
             validation_loss=float(final.next_token),
             indexer_loss=None if stage == "dense" else float(final.indexer),
             kept_attention_mass=None if math.isnan(final.kept) else final.kept,

@@ -1,0 +1,111 @@
+"""Bundles: what is saved is loaded, and whatever is wrong has a name."""
+
+import json
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from model.bundle import MANIFEST, Bundle, Trained, load_bundle, save_bundle
+from model.errors import BundleError
+
+
+@pytest.fixture
+def copied(bundle_path: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(bundle_path, tmp_path / "copy"))
+
+
+def trained_from(bundle: Bundle) -> Trained:
+    return Trained(
+        bundle.network,
+        bundle.history,
+        bundle.tokenizer,
+        bundle.tokenizer_config,
+        bundle.catalogue,
+        bundle.training_report,
+    )
+
+
+def test_saving_again_gives_the_same_version(bundle: Bundle, tmp_path: Path) -> None:
+    version = save_bundle(trained_from(bundle), tmp_path / "again")
+    assert version == bundle.version
+    assert len(version) == 12
+    again = load_bundle(tmp_path / "again")
+    assert again.history == bundle.history
+    assert again.catalogue.fingerprint == bundle.catalogue.fingerprint
+    for name, weight in bundle.network.state_dict().items():
+        assert torch.equal(weight, again.network.state_dict()[name])
+    assert not again.network.training
+
+
+def test_an_older_bundle_is_replaced_and_nothing_is_left_behind(
+    bundle: Bundle, copied: Path
+) -> None:
+    assert save_bundle(trained_from(bundle), copied) == bundle.version
+    assert [path.name for path in copied.parent.iterdir()] == ["copy"]
+
+
+def test_other_directories_are_not_overwritten(bundle: Bundle, tmp_path: Path) -> None:
+    (tmp_path / "thesis.txt").write_text("years of work")
+    with pytest.raises(BundleError, match="not a bundle"):
+        save_bundle(trained_from(bundle), tmp_path)
+    assert (tmp_path / "thesis.txt").exists()
+
+
+def test_a_missing_bundle_says_how_to_make_one(tmp_path: Path) -> None:
+    with pytest.raises(BundleError, match="gemstream train"):
+        load_bundle(tmp_path / "none")
+
+
+@pytest.mark.parametrize(
+    "name", ["network.safetensors", "tokenizer.safetensors", "catalogue.safetensors", "titles.json"]
+)
+def test_every_file_is_verified(copied: Path, name: str) -> None:
+    data = bytearray((copied / name).read_bytes())
+    data[-1] ^= 1
+    (copied / name).write_bytes(data)
+    with pytest.raises(BundleError, match=f"{name} is damaged"):
+        load_bundle(copied)
+    (copied / name).unlink()
+    with pytest.raises(BundleError, match=f"{name} is missing"):
+        load_bundle(copied)
+
+
+def edit(bundle: Path, **changes: object) -> None:
+    manifest = json.loads((bundle / MANIFEST).read_text())
+    (bundle / MANIFEST).write_text(json.dumps({**manifest, **changes}))
+
+
+def test_unknown_formats_and_settings_are_refused(copied: Path) -> None:
+    edit(copied, format_version=99)
+    with pytest.raises(BundleError, match="format 99"):
+        load_bundle(copied)
+    edit(copied, format_version=1, history={"recent_length": 3})
+    with pytest.raises(BundleError, match="do not fit together"):
+        load_bundle(copied)
+    (copied / MANIFEST).write_text("{")
+    with pytest.raises(BundleError, match="damaged"):
+        load_bundle(copied)
+
+
+def test_parts_of_other_sizes_are_refused(copied: Path, bundle: Bundle) -> None:
+    history = {"recent_len": 9, "mid_term_len": 16, "chunk_len": 4, "max_history": 1000}
+    edit(copied, history=history)
+    with pytest.raises(BundleError, match="do not fit together"):
+        load_bundle(copied)
+    edit(copied, catalogue_fingerprint="0" * 12)
+    with pytest.raises(BundleError, match="do not fit together|fingerprint"):
+        load_bundle(copied)
+
+
+def test_the_version_covers_the_manifest(copied: Path, bundle: Bundle) -> None:
+    edit(copied, training_report={})
+    assert load_bundle(copied).version != bundle.version
+
+
+def test_importing_the_package_loads_no_torch() -> None:
+    program = "import sys, model, model.errors; sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0

@@ -1,0 +1,131 @@
+"""Recommendations from user state, against scoring every SID of the catalogue."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+
+from model.bundle import Bundle
+from model.compression import Compressor
+from model.errors import ModelConfigError
+from model.recommender import Recommender
+from state.interaction import Rows, empty_rows
+from state.summary import Summary
+from state.user_state import UserMeta, UserState
+from tests.model.worlds import START_MS, make_rows
+
+
+def state_of(rows: Rows, summary: Summary | None = None) -> UserState:
+    return UserState("someone", UserMeta(length=len(rows)), rows, summary)
+
+
+@pytest.fixture(scope="module")
+def recommender(bundle: Bundle) -> Recommender:
+    return Recommender(bundle, beam_width=4)
+
+
+@pytest.fixture(scope="module")
+def summary(bundle: Bundle) -> Summary:
+    return Compressor(bundle).roll(None, [make_rows(8, seed=3)], 8, now_ms=START_MS)
+
+
+def score_every_sid(bundle: Bundle, state: UserState) -> dict[tuple[int, ...], float]:
+    """The slow twin: one forward pass per SID, probabilities by loops over the trie's definition."""
+    recommender, network, trie = Recommender(bundle), bundle.network, bundle.trie
+    context = recommender._context(state)
+    mixture = recommender._repeat_mixture(state, context)
+    scores = {}
+    for number, sid in enumerate(bundle.catalogue.sids_SD.tolist()):
+        codes = torch.tensor(sid)[None, None, :-1]
+        states = network.decode(context, codes)
+        total, parent = torch.zeros(1, 1), torch.zeros(1, 1, dtype=torch.int64)
+        for level in range(trie.num_levels):
+            target = trie.paths_SD[number, level].view(1, 1)
+            logits = network.logits(states[:, :, level], level)
+            total, parent = total + trie.child_log_prob(level, parent, target, logits), target
+        share = mixture.share_of(torch.tensor([[number]]))
+        scores[tuple(sid)] = float(mixture.mix(total, share))
+    return scores
+
+
+@pytest.mark.parametrize("num_rows", [1, 5, 19])
+def test_a_full_beam_ranks_like_brute_force(
+    bundle: Bundle, summary: Summary, num_rows: int
+) -> None:
+    state = state_of(make_rows(num_rows), summary)
+    expected = score_every_sid(bundle, state)
+    assert np.exp(list(expected.values())).sum() == pytest.approx(1, abs=1e-4)
+    found = Recommender(bundle).recommend(state, len(bundle.catalogue), beam_width=1000)
+    assert {one.item.item_id for one in found} == set(bundle.catalogue.item_ids.tolist())
+    for one in found:
+        assert one.score == pytest.approx(expected[one.sid], abs=1e-4)
+    scores = [one.score for one in found]
+    assert scores == sorted(scores, reverse=True)
+
+
+def test_sids_are_those_of_the_items(bundle: Bundle, recommender: Recommender) -> None:
+    by_id = {
+        item.item_id: bundle.catalogue.sid_of_item(i) for i, item in enumerate(bundle.catalogue)
+    }
+    for one in recommender.recommend(state_of(make_rows(12)), 10):
+        assert one.sid == by_id[one.item.item_id]
+
+
+def test_exclusions_widen_the_search_to_the_whole_catalogue(
+    bundle: Bundle, recommender: Recommender
+) -> None:
+    state = state_of(make_rows(12))
+    everything = set(bundle.catalogue.item_ids.tolist())
+    kept = {int(i) for i in bundle.catalogue.item_ids[[2, 17, 30]]}
+    found = recommender.recommend(state, 3, exclude=everything - kept, beam_width=1)
+    assert {one.item.item_id for one in found} == kept
+    assert len(recommender.recommend(state, 10, exclude=everything - kept)) == 3
+    assert recommender.recommend(state, 3, exclude=everything) == []
+
+
+def test_a_beam_of_one_still_fills_k(recommender: Recommender) -> None:
+    found = recommender.recommend(state_of(make_rows(12)), 20, beam_width=1)
+    assert len({one.item.item_id for one in found}) == 20
+
+
+def test_calls_are_repeatable(recommender: Recommender, summary: Summary) -> None:
+    state = state_of(make_rows(14), summary)
+    assert recommender.recommend(state, 8) == recommender.recommend(state, 8)
+
+
+def test_a_summary_counts_only_under_its_own_bundle(
+    recommender: Recommender, summary: Summary
+) -> None:
+    rows = make_rows(12)
+    plain = recommender.recommend(state_of(rows), 5)
+    other = replace(summary, bundle_version="other")
+    assert recommender.recommend(state_of(rows, other), 5) == plain
+    assert recommender.recommend(state_of(rows, summary), 5) != plain
+
+
+def test_an_empty_history_is_legal(recommender: Recommender) -> None:
+    assert len(recommender.recommend(state_of(empty_rows()), 5)) == 5
+
+
+def test_items_the_catalogue_does_not_know_are_legal(recommender: Recommender) -> None:
+    rows = make_rows(12)
+    rows["item_id"] += np.uint64(10_000)
+    assert len(recommender.recommend(state_of(rows), 5)) == 5
+
+
+def test_popular_is_by_share_of_events(bundle: Bundle, recommender: Recommender) -> None:
+    counts = bundle.catalogue.counts
+    found = recommender.popular(4)
+    assert [one.score for one in found] == pytest.approx(
+        np.log(np.sort(counts)[::-1][:4] / counts.sum()).tolist()
+    )
+    first = found[0].item.item_id
+    assert [one.item for one in recommender.popular(3, {first})] == [one.item for one in found[1:]]
+
+
+def test_nonsense_is_refused(bundle: Bundle, recommender: Recommender) -> None:
+    with pytest.raises(ModelConfigError, match="k is 0"):
+        recommender.recommend(state_of(make_rows(3)), 0)
+    with pytest.raises(ModelConfigError, match="beam_width is 0"):
+        Recommender(bundle, beam_width=0)

@@ -1,0 +1,168 @@
+"""Training: cuts and targets, stages, repeatability, and that something is learnt."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from rich.progress import Progress
+from safetensors.torch import load_file
+
+from model.bundle import Bundle, load_bundle
+from model.errors import BundleError, ModelConfigError, TrainingError
+from model.network import NetworkConfig
+from model.training.batches import BatchBuilder
+from model.training.budget import Budget
+from model.training.config import StageRules, TrainConfig
+from model.training.histories import build_histories
+from model.training.losses import batch_losses
+from model.training.stages import Convergence
+from model.training.train import train
+from state.event_log import EventLog
+from state.fold import fold
+from state.interaction import empty_rows
+from state.segments import HistoryConfig
+from state.user_state import UserMeta
+from tests.model.worlds import BASKET_LEN, NUM_BASKETS, NUM_USERS, SMALL
+
+HISTORY = SMALL.history
+
+
+@pytest.fixture(scope="module")
+def builder(event_log: EventLog, bundle: Bundle) -> BatchBuilder:
+    return BatchBuilder(
+        build_histories(event_log), bundle.catalogue, SMALL.network.features, HISTORY, 100
+    )
+
+
+def test_each_users_last_basket_is_held_out(event_log: EventLog) -> None:
+    histories = build_histories(event_log)
+    assert len(histories.held_out_cuts) == NUM_USERS
+    assert len(histories.train_cuts) == NUM_USERS * (NUM_BASKETS - 2)
+    assert np.all(histories.basket_size == BASKET_LEN)
+    for cut in histories.held_out_cuts:
+        assert (
+            histories.basket_end[cut] == cut + BASKET_LEN == histories.train_end[cut] + BASKET_LEN
+        )
+
+
+def test_contexts_are_cut_like_the_fold_cuts(event_log: EventLog, builder: BatchBuilder) -> None:
+    """The same interactions in the same segments as the stream's fold gives at that moment."""
+    histories = builder.histories
+    for cut in histories.train_cuts[[0, 5, 9, 13]]:
+        start = int(histories.user_start[cut])
+        past = histories.rows[start:cut].copy()
+        past["event_hash"] = np.arange(1, len(past) + 1)
+        folded = fold(UserMeta(), empty_rows(), past, HISTORY)
+        batch = builder.build(np.array([cut]), 4, 8, None)
+        boundary = folded.meta.lifecycle_boundary
+        recent_start = HISTORY.recent_start(folded.meta.length)
+        assert batch.lengths == [boundary, recent_start - boundary, len(past) - recent_start]
+        assert torch.equal(batch.items.ids[0], builder.items.ids[start:cut])
+
+
+def test_targets_follow_the_cut_and_weigh_one_per_basket(builder: BatchBuilder) -> None:
+    random = np.random.default_rng(0)
+    cuts = builder.histories.train_cuts[:20]
+    batch = builder.build(cuts, targets=8, window=8, random=random)
+    for row, cut in enumerate(cuts):
+        end = min(cut + 8, builder.histories.train_end[cut])
+        real = batch.target_weights[row] > 0
+        drawn = batch.target_sids[row][real].tolist()
+        assert sorted(drawn) == sorted(builder.sids[cut:end].tolist())
+        assert batch.target_weights[row][real].tolist() == [1 / BASKET_LEN] * len(drawn)
+
+
+def test_a_large_lifecycle_is_sampled_evenly(event_log: EventLog, bundle: Bundle) -> None:
+    history = HistoryConfig(recent_len=4, mid_term_len=8, chunk_len=4, max_history=1000)
+    builder = BatchBuilder(
+        build_histories(event_log), bundle.catalogue, SMALL.network.features, history, 5
+    )
+    cut = builder.histories.held_out_cuts[0]
+    batch = builder.build(np.array([cut]), 4, 8, None)
+    start, boundary = builder.histories.user_start[cut], history.lifecycle_boundary(60)
+    expected = [start + i * boundary // 5 for i in range(5)]
+    assert torch.equal(batch.items.ids[0, :5], builder.items.ids[torch.tensor(expected)])
+
+
+def test_one_context_serves_all_its_targets(builder: BatchBuilder, bundle: Bundle) -> None:
+    """The loss of several targets at once is the mean of the losses of one at a time."""
+    cuts = builder.histories.train_cuts[5:6]
+    batch = builder.build(cuts, 4, 4, None)
+    together = batch_losses(bundle.network, bundle.trie, batch, "dense").next_token
+    alone = []
+    for i in range(BASKET_LEN):
+        one = replace(
+            batch,
+            target_sids=batch.target_sids[:, i : i + 1],
+            target_weights=batch.target_weights[:, i : i + 1],
+        )
+        alone.append(batch_losses(bundle.network, bundle.trie, one, "dense").next_token)
+    torch.testing.assert_close(together, torch.stack(alone).mean(), atol=1e-4, rtol=1e-4)
+
+
+def test_training_is_repeatable_and_reports(
+    event_log: EventLog, bundle_path: Path, tmp_path: Path
+) -> None:
+    report = train(event_log, None, SMALL, tmp_path / "again", Progress(disable=True))
+    one, two = (load_file(p / "network.safetensors") for p in (bundle_path, tmp_path / "again"))
+    assert all(torch.equal(one[name], two[name]) for name in one)
+    assert [stage["name"] for stage in report["stages"]] == ["dense", "indexer", "selection"]
+    assert sum(stage["steps"] for stage in report["stages"]) == SMALL.max_steps
+    assert report["stages"][0]["kept_attention_mass"] is None
+    assert 0 < report["stages"][2]["kept_attention_mass"] <= 1
+    assert report["bundle_version"] == load_bundle(tmp_path / "again").version
+    json.dumps(report)
+
+
+def test_tastes_are_learnt(event_log: EventLog, tmp_path: Path) -> None:
+    """Sixty items, fifteen of a user's taste: popularity at 20 finds a third, a network most."""
+    config = replace(SMALL, max_steps=60)
+    report = train(event_log, None, config, tmp_path / "longer", Progress(disable=True))
+    recall = report["recall_at_20"]
+    assert recall["popularity"] < 0.5
+    assert recall["network"] > 0.8
+
+
+def test_convergence_waits_for_patience() -> None:
+    convergence = Convergence(patience=2, min_improvement=0.1)
+    seen = [convergence.reached(loss) for loss in (3.0, 2.0, 1.95, 1.5, 1.45, 1.41)]
+    assert seen == [False, False, False, False, False, True]
+
+
+def test_a_step_budget_ignores_the_clock() -> None:
+    budget = Budget(seconds=0.0, max_steps=4)
+    budget.steps = 1
+    assert budget.spent() == 0.25
+    assert Budget(seconds=0.0, max_steps=None).spent() == 1.0
+
+
+def test_a_log_without_three_baskets_is_refused(event_log: EventLog) -> None:
+    few = NUM_USERS * BASKET_LEN * 2
+    short = EventLog(
+        event_log.user_ids,
+        event_log.user_index[:few],
+        event_log.event_ids[:few],
+        event_log.rows[:few],
+    )
+    with pytest.raises(TrainingError, match="three baskets"):
+        build_histories(short)
+
+
+def test_a_wrong_target_is_refused_before_the_work(event_log: EventLog, tmp_path: Path) -> None:
+    (tmp_path / "thesis.txt").write_text("years of work")
+    with pytest.raises(BundleError, match="not a bundle"):
+        train(event_log, None, SMALL, tmp_path, Progress(disable=True))
+
+
+def test_settings_outside_their_limits_name_themselves() -> None:
+    with pytest.raises(ModelConfigError, match="batch_size is 0"):
+        TrainConfig(batch_size=0)
+    with pytest.raises(ModelConfigError, match="max_steps is 2"):
+        TrainConfig(max_steps=2)
+    with pytest.raises(ModelConfigError, match="shares are"):
+        StageRules(shares=(0.5, 0.5, 0.5))
+    with pytest.raises(ModelConfigError, match="num_blocks is 0"):
+        NetworkConfig(num_blocks=0)
