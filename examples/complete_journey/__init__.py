@@ -1,0 +1,1 @@
+"""The demo: a year of real grocery baskets, trained on, streamed and recommended from."""
