@@ -7,7 +7,7 @@ from pathlib import Path
 import platformdirs
 import psutil
 
-from services.kafka_jars import LocalKafkaError
+from services.errors import LocalKafkaError
 from services.local_kafka import JAVA_OPTIONS, KafkaProcess, launch, prepare, wait_until_ready
 
 

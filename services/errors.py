@@ -5,7 +5,9 @@ ServiceError
 ├── CannotListen        the address is taken or not ours
 ├── InvalidRequest      a caller's mistake
 ├── Unreachable         a service does not answer
-└── NotFound            a service answered that there is no such thing
+├── NotFound            a service answered that there is no such thing
+├── LocalKafkaError     Kafka cannot be fetched or started here
+└── ChildMisconfigured  a role ended because its configuration is wrong
 """
 
 
@@ -31,3 +33,11 @@ class Unreachable(ServiceError):
 
 class NotFound(ServiceError):
     """A service answered that what was asked for does not exist."""
+
+
+class LocalKafkaError(ServiceError):
+    """Kafka cannot be fetched, formatted or started here; the message says what to do next."""
+
+
+class ChildMisconfigured(ServiceError):
+    """A child process ended with EX_CONFIG; all others have been stopped."""

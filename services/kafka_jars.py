@@ -10,16 +10,14 @@ from pathlib import Path
 
 import platformdirs
 
+from services.errors import LocalKafkaError
+
 VERSION = "4.4.0"
 JAVA_AT_LEAST = 17
 FETCH_WITHIN_S = 600.0
 OTHER_WAY_OUT = (
     "or use a Kafka you already have: give its address with --bootstrap or GEMSTREAM_KAFKA"
 )
-
-
-class LocalKafkaError(Exception):
-    """Kafka cannot be fetched, formatted or started here; the message says what to do next."""
 
 
 def java() -> str:

@@ -12,7 +12,8 @@ from pathlib import Path
 
 import psutil
 
-from services.kafka_jars import LocalKafkaError, jars, java
+from services.errors import LocalKafkaError
+from services.kafka_jars import jars, java
 from services.supervisor import die_with_parent
 from stream.errors import StreamError
 from stream.topics import describe_cluster

@@ -11,6 +11,7 @@ from services.settings import Settings
 from services.supervisor import EX_CONFIG
 from state.errors import ConfigError, StateError, UnknownFormat
 from stream.errors import OffsetUnreachable, StreamError, TopicMismatch
+from stream.quiet_logs import quieten_aiokafka
 
 log = logging.getLogger(__name__)
 
@@ -35,7 +36,6 @@ def run_role(role: str, settings: Settings) -> int:
         stream=sys.stderr,
         format=f"%(asctime)s %(levelname)s {role} %(name)s: %(message)s",
     )
-    logging.getLogger("aiokafka").setLevel(logging.ERROR)
     logging.getLogger("faust").setLevel(logging.WARNING)
     try:
         asyncio.run(_run(role, settings))
@@ -51,6 +51,7 @@ def run_role(role: str, settings: Settings) -> int:
 async def _run(role: str, settings: Settings) -> None:
     from services.wiring import ROLES
 
+    quieten_aiokafka()
     stop = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)

@@ -10,16 +10,13 @@ from asyncio.subprocess import Process
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from services.errors import ChildMisconfigured
 from state.errors import ConfigError
 
 log = logging.getLogger(__name__)
 
 EX_CONFIG = 78
 """What a child exits with when its configuration is wrong and another try would not help (sysexits.h)."""
-
-
-class ChildMisconfigured(Exception):
-    """A child ended with EX_CONFIG; all others have been stopped."""
 
 
 @dataclass(frozen=True, kw_only=True)

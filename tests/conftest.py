@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from services.kafka_jars import LocalKafkaError
+from services.errors import LocalKafkaError
 from services.local_kafka import RunningKafka, start_kafka
 from stream.topics import TopicsConfig, ensure_topics
 

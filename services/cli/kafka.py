@@ -9,7 +9,7 @@ import typer
 
 from services.cli.output import CommandError, JsonOption, people, print_json, print_table
 from services.detached_kafka import running_kafka, start_detached
-from services.kafka_jars import LocalKafkaError, version
+from services.kafka_jars import version
 from services.local_kafka import KafkaProcess
 from stream.errors import StreamError
 from stream.topics import describe_cluster
@@ -29,23 +29,20 @@ def start(
     port: PortOption = None, data_dir: DataDirOption = None, as_json: JsonOption = False
 ) -> None:
     """Start a broker that stays when this command is done."""
-    kafka = _running()
+    kafka = running_kafka()
     if kafka is not None:
         people.print(f"Kafka is running already at {kafka.bootstrap}")
     else:
         people.print("Starting Kafka (the first time fetches 43 MB of jars) ...")
         directory = data_dir or platformdirs.user_data_path("gemstream") / "kafka"
-        try:
-            kafka = start_detached(directory, port=port)
-        except LocalKafkaError as error:
-            raise CommandError(str(error)) from error
+        kafka = start_detached(directory, port=port)
     _show(kafka, as_json=as_json)
 
 
 @app.command()
 def stop() -> None:
     """Stop the broker and wait until it is gone; its data stays."""
-    kafka = _running()
+    kafka = running_kafka()
     if kafka is None:
         people.print("Kafka is not running")
         return
@@ -56,7 +53,7 @@ def stop() -> None:
 @app.command()
 def status(as_json: JsonOption = False) -> None:
     """Show the broker's address, process, data directory and topics."""
-    kafka = _running()
+    kafka = running_kafka()
     if kafka is None:
         if as_json:
             print_json({"running": False})
@@ -65,13 +62,6 @@ def status(as_json: JsonOption = False) -> None:
             "Kafka is not running: start it with `gemstream kafka start`", CommandError.NOT_FOUND
         )
     _show(kafka, as_json=as_json)
-
-
-def _running() -> KafkaProcess | None:
-    try:
-        return running_kafka()
-    except LocalKafkaError as error:
-        raise CommandError(str(error)) from error
 
 
 def _show(kafka: KafkaProcess, *, as_json: bool) -> None:

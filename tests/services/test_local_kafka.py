@@ -15,7 +15,8 @@ from typer.testing import CliRunner
 from services.cli.kafka import app
 from services.cli.output import CommandError
 from services.detached_kafka import record_path, running_kafka
-from services.kafka_jars import LocalKafkaError, jars, java
+from services.errors import LocalKafkaError
+from services.kafka_jars import jars, java
 from services.local_kafka import RunningKafka, start_kafka
 from stream.topics import TopicsConfig, describe_cluster, ensure_topics
 

@@ -11,7 +11,8 @@ from pathlib import Path
 import psutil
 import pytest
 
-from services.supervisor import EX_CONFIG, Child, ChildMisconfigured, Supervisor, SupervisorConfig
+from services.errors import ChildMisconfigured
+from services.supervisor import EX_CONFIG, Child, Supervisor, SupervisorConfig
 from state.errors import ConfigError
 
 WITHIN_S = 20.0
