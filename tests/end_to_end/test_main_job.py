@@ -1,0 +1,177 @@
+"""From events to recommendations through real processes, one of them killed half-way."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+from aiokafka import AIOKafkaConsumer
+from rich.progress import Progress
+
+from model.bundle import load_bundle
+from model.compression import Compressor
+from model.training.train import train
+from protos import recommender_pb2 as wire
+from protos.interaction_pb2 import Interaction
+from services.local_kafka import RunningKafka
+from state import keys
+from state.inspection import stored_offsets
+from state.key_value_store import Family, KeyValueStore, MemoryStore
+from state.rocks_config import RocksConfig
+from state.rocks_store import RocksStore
+from state.user_store import UserStore
+from stream.decode import Decoder, DecoderConfig
+from stream.topics import TopicsConfig, partition_of
+from tests.end_to_end.processes import Deployment, to_messages, wait_for
+from tests.model.worlds import SMALL, make_event_log
+
+pytestmark = [pytest.mark.broker, pytest.mark.slow]
+
+USERS = [f"user-{index}" for index in range(24)]
+
+
+@pytest.fixture(scope="module")
+def bundle(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("bundles") / "bundle"
+    train(make_event_log(), None, SMALL, path, Progress(disable=True))
+    return path
+
+
+@pytest.fixture
+def deployed(
+    kafka: RunningKafka, topics: TopicsConfig, tmp_path: Path, bundle: Path
+) -> Iterator[Deployment]:
+    deployment = Deployment(tmp_path, kafka.bootstrap, topics, bundle)
+    yield deployment
+    if deployment.process is not None:
+        deployment.process.kill()
+        print(deployment.log.read_text())
+
+
+async def test_events_become_recommendations_and_a_kill_changes_nothing(
+    deployed: Deployment, bundle: Path
+) -> None:
+    events = to_messages(make_event_log())  # 64 events of each of 24 users
+    half = len(events) // 2
+    deployed.start("up")
+    await deployed.produce(events[:half])
+    wait_for("half of the events in the state", lambda: deployed.applied() == half)
+    wait_for("a summary at the boundary", lambda: summary_is_complete(deployed, "user-3"))
+    boundary = described_boundary(deployed, "user-3")
+    assert boundary == 16
+
+    reply = deployed.recommend("user-3", k=5)
+    assert len(reply.items) == 5
+    assert reply.source == wire.SOURCE_PERSONAL
+    assert reply.state_version == 32
+    assert reply.bundle_version == load_bundle(bundle).version
+    assert (reply.segments.recent, reply.segments.mid_term, reply.segments.lifecycle) == (8, 8, 16)
+    excluded = reply.items[0].item.item_id
+    again = deployed.recommend("user-3", k=5, exclude_item_ids=[excluded])
+    assert excluded not in [entry.item.item_id for entry in again.items]
+    assert deployed.recommend("a stranger").source == wire.SOURCE_POPULAR
+
+    await deployed.produce(events[half : half + 300])
+    deployed.kill_role("state-node")
+    await deployed.produce(events[half + 300 :])
+    wait_for("all events in the state", lambda: deployed.applied() == len(events))
+    for user in USERS:
+        wait_for(f"the summary of {user}", lambda: summary_is_complete(deployed, user))  # noqa: B023
+    assert described_boundary(deployed, "user-3") == 48
+    assert deployed.recommend("user-3").state_version == 64
+    deployed.stop()
+
+    assert_same_as_uninterrupted(deployed, await read_log(deployed, len(events)))
+    assert_summaries_equal_one_shot(deployed, bundle)
+
+
+async def test_random_kills_lose_and_double_nothing(deployed: Deployment) -> None:
+    events = to_messages(make_event_log())
+    random = np.random.default_rng()
+    await deployed.produce(events)
+    for _ in range(6):
+        deployed.start("run", "state-node")
+        stop_after = deployed.applied() + int(random.integers(0, 250))
+        wait_for(
+            "some progress",
+            lambda: deployed.applied() >= min(stop_after, len(events)),  # noqa: B023
+        )
+        deployed.kill_role("state-node")
+    deployed.start("run", "state-node")
+    wait_for("all events in the state", lambda: deployed.applied() == len(events))
+    deployed.stop()
+    assert_same_as_uninterrupted(deployed, await read_log(deployed, len(events)))
+
+
+def summary_is_complete(deployed: Deployment, user: str) -> bool:
+    description = deployed.describe_user(user)
+    return description is not None and any(
+        summary.boundary == description.meta.lifecycle_boundary > 0
+        for summary in description.summaries
+    )
+
+
+def described_boundary(deployed: Deployment, user: str) -> int:
+    description = deployed.describe_user(user)
+    assert description is not None
+    return description.meta.lifecycle_boundary
+
+
+async def read_log(deployed: Deployment, count: int) -> list[object]:
+    """What really is in the topic."""
+    consumer = AIOKafkaConsumer(
+        deployed.topics.interactions,
+        bootstrap_servers=deployed.bootstrap,
+        auto_offset_reset="earliest",
+    )
+    await consumer.start()
+    try:
+        return [await consumer.getone() for _ in range(count)]
+    finally:
+        await consumer.stop()
+
+
+def assert_same_as_uninterrupted(deployed: Deployment, records: list[object]) -> None:
+    """Every byte of every user, summaries aside, and every offset."""
+    expected = MemoryStore()
+    store = UserStore(expected, SMALL.history)
+    decoder = Decoder(DecoderConfig(), deployed.topics.num_partitions)
+    for partition in range(deployed.topics.num_partitions):
+        own = [record for record in records if record.partition == partition]  # type: ignore[attr-defined]
+        if own:
+            store.apply([decoder.decode(partition, own).arrivals])  # type: ignore[arg-type]
+    actual = RocksStore(deployed.directory / "data" / "state", RocksConfig())
+    try:
+        assert histories(actual) == histories(expected)
+        assert stored_offsets(actual) == stored_offsets(expected)
+    finally:
+        actual.close()
+
+
+def histories(store: KeyValueStore) -> dict[bytes, bytes]:
+    pairs = store.scan(Family.USERS, b"\x00", b"\xff")
+    return {key: value for key, value in pairs if keys.split_user_key(key)[1][:1] != keys.SUMMARY}
+
+
+def assert_summaries_equal_one_shot(deployed: Deployment, bundle: Path) -> None:
+    """Built over many boundary moves and a kill, a summary is what one pass over the segment gives."""
+    compressor = Compressor(load_bundle(bundle))
+    log = make_event_log()
+    database = RocksStore(deployed.directory / "data" / "state", RocksConfig())
+    try:
+        store = UserStore(database, SMALL.history)
+        for index, user in enumerate(USERS):
+            partition = partition_of(user, deployed.topics.num_partitions)
+            stored = store.read_user(partition, user, compressor.bundle_version)
+            assert stored is not None
+            assert stored.summary is not None
+            segment = log.rows[log.user_index == index][: stored.meta.lifecycle_boundary]
+            expected = compressor.roll(None, [segment], len(segment), 0)
+            assert stored.summary.count == len(segment)
+            np.testing.assert_allclose(stored.summary.tokens, expected.tokens, atol=1e-5)
+    finally:
+        database.close()
+
+
+def test_messages_follow_the_contract() -> None:
+    assert all(isinstance(message, Interaction) for message in to_messages(make_event_log())[:3])
