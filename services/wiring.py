@@ -3,6 +3,7 @@
 import asyncio
 import logging
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 
 from protos.admin_pb2_grpc import add_AdminServiceServicer_to_server
 from protos.recommender_pb2_grpc import add_RecommenderServiceServicer_to_server
@@ -13,6 +14,7 @@ from services.compression_worker import CompressionWorker
 from services.errors import SettingsError
 from services.grpc_server import GrpcServer
 from services.inference_node import InferenceNode
+from services.node_identity import node_identity
 from services.recommender_service import RecommenderService
 from services.settings import Settings
 from services.state_node import StateNode
@@ -111,8 +113,12 @@ def _state_node(settings: Settings, bootstrap: str) -> StateNode:
     database = RocksStore(settings.data_dir / "state", settings.rocks)
     store = UserStore(database, settings.history)
     producer = Producer(bootstrap)
+    member_id = settings.consumer.member_id or node_identity(settings.data_dir)
     consumer = InteractionConsumer(
-        bootstrap, topics.interactions, settings.consumer, store.next_offset
+        bootstrap,
+        topics.interactions,
+        replace(settings.consumer, member_id=member_id),
+        store.next_offset,
     )
     dispatcher = JobDispatcher(
         store,

@@ -20,7 +20,10 @@ class ConsumerConfig:
 
     group: str = "gemstream-state"
     member_id: str | None = None
-    """Static membership: a member back within its session timeout gets its partitions without a rebalance."""
+    """Static membership: a member back within its session timeout gets its partitions without a rebalance.
+
+    A state node uses the identity kept in its data directory when none is given.
+    """
     max_poll_records: int = 5_000
     poll_timeout_ms: int = 200
     session_timeout_ms: int = 10_000

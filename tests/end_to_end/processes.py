@@ -85,7 +85,10 @@ class Deployment:
         members += members[0].children(recursive=True)
         victim = next(each for each in members[::-1] if ["run", role] == run_arguments(each))
         os.kill(victim.pid, signal.SIGKILL)
-        victim.wait(10)
+        if victim.pid == self.process.pid:
+            self.process.wait(10)
+        else:
+            victim.wait(10)
 
     def describe_user(self, user: str) -> admin_pb2.UserDescription | None:
         """None while nobody knows the user, or nobody answers."""
