@@ -26,6 +26,8 @@ class Beams:
     """[B, W, D]"""
     log_probs: Tensor
     """[B, W]: log-probability of the whole SID."""
+    generator_log_probs: Tensor
+    """[B, W]: the generator's alone; the same without a mixture."""
 
 
 def beam_search(
@@ -59,4 +61,4 @@ def beam_search(
         parents = (chosen // children.codes.shape[-1])[..., None].expand(-1, -1, level)
         next_codes = children.codes.flatten(1).gather(1, chosen)
         codes = torch.cat([codes.gather(1, parents), next_codes[..., None]], -1)
-    return Beams(nodes, codes, log_probs)
+    return Beams(nodes, codes, log_probs, generator)

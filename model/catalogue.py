@@ -84,7 +84,10 @@ class Catalogue:
         self.bucket_of_item = np.cumsum(new) - 1
         """[N]: the number of each item's SID."""
         self.sids_SD = sids[starts]
-        self.sid_counts_S = np.add.reduceat(self.counts, starts)
+        counts = np.maximum(self.counts, 1)
+        self.sid_counts_S = np.add.reduceat(counts, starts)
+        self.log_share_in_bucket = np.log(counts / self.sid_counts_S[self.bucket_of_item])
+        """[N]: log of an item's share of its bucket's events."""
 
     def __len__(self) -> int:
         """Number of items."""

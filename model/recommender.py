@@ -14,6 +14,7 @@ from model.decoder import Context
 from model.errors import ModelConfigError
 from model.features import to_tensors
 from model.layers import Segment
+from model.ranking import rank_items
 from model.repeats import RepeatMixture, repeat_rows
 from state.summary import Summary
 from state.user_state import UserState
@@ -28,7 +29,7 @@ class Recommended:
 
     item: CatalogueItem
     score: float
-    """Log-probability of the SID; of `popular`, log of the item's share of events."""
+    """Log-probability of the item: of its SID, and within a bucket of its share; of `popular`, log share of events."""
     sid: tuple[int, ...]
 
 
@@ -56,8 +57,7 @@ class Recommender:
     ) -> list[Recommended]:
         """The `k` best items for a user, best first; fewer only when the catalogue without `exclude` holds fewer.
 
-        Items of one SID share its score and come in order of popularity. When exclusions or a small beam leave too few,
-        the search is repeated wider, up to the whole catalogue.
+        When exclusions or a small beam leave too few, the search is repeated wider, up to the whole catalogue.
         """
         width = self.beam_width if beam_width is None else beam_width
         if k < 1 or width < 1:
@@ -66,9 +66,10 @@ class Recommender:
         context = self._context(state)
         mixture = self._repeat_mixture(state, context)
         while True:
-            found = self._items(self._search(context, mixture, min(width, num_sids)), k, exclude)
-            if len(found) == k or width >= num_sids:
-                return found
+            beams = self._search(context, mixture, min(width, num_sids))
+            found = rank_items(beams, mixture, self.bundle.catalogue, exclude)
+            if len(found) >= k or width >= num_sids:
+                return [self._recommended(index, log_prob) for index, log_prob in found[:k]]
             width *= _WIDENING
 
     def popular(self, k: int, exclude: AbstractSet[int] = frozenset()) -> list[Recommended]:
@@ -102,9 +103,8 @@ class Recommender:
 
     def _repeat_mixture(self, state: UserState, context: Context) -> RepeatMixture:
         catalogue, network = self.bundle.catalogue, self.bundle.network
-        found = catalogue.find(state.rows["item_id"])
-        sids = np.where(found >= 0, catalogue.bucket_of_item[found], -1)
-        rows = repeat_rows([(state.rows, sids)], np.ones((1, len(sids)), np.bool_))
+        items = catalogue.find(state.rows["item_id"])
+        rows = repeat_rows([(state.rows, items)], np.ones((1, len(items)), np.bool_), catalogue)
         bos = network.decode(context, torch.zeros(1, 1, 0, dtype=torch.int64))
         return network.repeat_mixture(rows, context, bos)
 
@@ -116,20 +116,6 @@ class Recommender:
             return network.logits(states[:, :, -1], codes_1WP.shape[-1])
 
         return beam_search(score_next, self.bundle.trie, 1, beam_width, mixture)
-
-    def _items(self, beams: Beams, k: int, exclude: AbstractSet[int]) -> list[Recommended]:
-        found: list[Recommended] = []
-        catalogue = self.bundle.catalogue
-        for sid, log_prob in zip(beams.sids[0].tolist(), beams.log_probs[0].tolist(), strict=True):
-            if log_prob == -np.inf:
-                break
-            for index in catalogue.bucket(sid):
-                if int(catalogue.item_ids[index]) in exclude:
-                    continue
-                found.append(self._recommended(index, log_prob))
-                if len(found) == k:
-                    return found
-        return found
 
     def _recommended(self, index: int, score: float) -> Recommended:
         catalogue = self.bundle.catalogue

@@ -1,8 +1,9 @@
 """Repeats: the probability that a user takes again what is in the history, beside the generator's own.
 
-P(SID) = (1 - g) P_generator(SID) + g P_repeat(SID), g a gate per request, P_repeat a softmax over the mid-term and recent
-interactions of a learned score: how long ago, how often, and how the BOS state meets the encoded interaction. (A
-pointer-generator after See et al. 2017, over SIDs.)
+P(SID) = (1 - g) P_generator(SID) + g P_repeat(SID). P_repeat is a softmax over the mid-term and recent interactions of a
+learned score s: how long ago, how often, how the BOS state meets the encoded interaction. The gate weighs that evidence
+against the generator, g / (1 - g) = e^b sum_i e^s_i with b from the BOS state: with all s = 0, counts smoothed by e^-b
+draws from the generator. (A pointer-generator after See et al. 2017, over SIDs.)
 
 Shapes: B contexts, N interactions, T targets, S SIDs, H width.
 """
@@ -16,6 +17,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from model.catalogue import Catalogue
 from model.layers import LayerConfig
 from state.interaction import Rows
 
@@ -23,6 +25,7 @@ _NUM_BUCKETS = 48
 _BUCKETS_PER_OCTAVE = 2
 _DAY_MS = 86_400_000
 _NEVER = -1e9
+_FIRST_LOG_SMOOTHING = 4.6  # the generator weighs as much as a hundred interactions
 NUM_STATISTICS = 3
 
 
@@ -30,23 +33,28 @@ NUM_STATISTICS = 3
 class RepeatRows:
     """The interactions of some contexts as candidates for repetition."""
 
+    items: Tensor
+    """[B, N]: catalogue indices; -1 for items outside the catalogue and padding."""
     sids: Tensor
-    """[B, N]: SID numbers; -1 for items outside the catalogue and padding."""
+    """[B, N]: their SID numbers, or -1."""
     buckets: Tensor
     """[B, N, 3]: log-buckets of rank from the newest, days before the newest, occurrences of the item."""
 
 
 def repeat_rows(
-    contexts: Sequence[tuple[Rows, npt.NDArray[np.int64]]], mask_BN: npt.NDArray[np.bool_]
+    contexts: Sequence[tuple[Rows, npt.NDArray[np.int64]]],
+    mask_BN: npt.NDArray[np.bool_],
+    catalogue: Catalogue,
 ) -> RepeatRows:
-    """From each context's interactions, oldest first, and their SID numbers; `mask` says where they go."""
-    sids = np.full(mask_BN.shape, -1)
+    """From each context's interactions, oldest first, and their catalogue indices; `mask` says where they go."""
+    items = np.full(mask_BN.shape, -1)
     buckets = np.zeros((*mask_BN.shape, NUM_STATISTICS), np.int64)
-    for i, (rows, row_sids) in enumerate(contexts):
+    for i, (rows, row_items) in enumerate(contexts):
         if len(rows):
-            sids[i, mask_BN[i]] = row_sids
+            items[i, mask_BN[i]] = row_items
             buckets[i, mask_BN[i]] = _statistics(rows)
-    return RepeatRows(torch.from_numpy(sids), torch.from_numpy(buckets))
+    sids = np.where(items >= 0, catalogue.bucket_of_item[items], -1)
+    return RepeatRows(*map(torch.from_numpy, (items, sids, buckets)))
 
 
 def _statistics(rows: Rows) -> npt.NDArray[np.int64]:
@@ -69,6 +77,8 @@ class RepeatMixture:
     """[B]: log (1 - g)"""
     log_repeat: Tensor
     """[B]: log g"""
+    items: Tensor
+    """[B, N]: as in RepeatRows."""
     sids: Tensor
     """[B, N]: as in RepeatRows."""
     shares: Tensor
@@ -96,7 +106,7 @@ class Repeats(nn.Module):
     """Scores of interactions, one learned number per bucket of each statistic, and the gate."""
 
     def __init__(self, layer: LayerConfig) -> None:
-        """All interactions alike and a gate of one half, to begin with."""
+        """All interactions alike, to begin with: smoothed counts."""
         super().__init__()
         self.scores = nn.Parameter(torch.zeros(NUM_STATISTICS, _NUM_BUCKETS))
         self.gate = nn.Linear(layer.width, 1)
@@ -104,6 +114,7 @@ class Repeats(nn.Module):
         for linear in (self.gate, self.to_query):
             nn.init.zeros_(linear.weight)
             nn.init.zeros_(linear.bias)
+        nn.init.constant_(self.gate.bias, -_FIRST_LOG_SMOOTHING)
 
     def forward(self, rows: RepeatRows, vectors_BNH: Tensor, bos_BH: Tensor) -> RepeatMixture:
         """From the candidates, their encoded vectors and the decoder's BOS state.
@@ -115,7 +126,12 @@ class Repeats(nn.Module):
         met_BN1 = vectors_BNH @ self.to_query(bos_BH)[..., None]
         scores_BN = scores_BN + met_BN1[..., 0] / vectors_BNH.shape[-1] ** 0.5
         shares_BN = scores_BN.masked_fill(~candidate_BN, _NEVER).softmax(-1) * candidate_BN
-        gate_B = self.gate(bos_BH)[:, 0].masked_fill(~candidate_BN.any(-1), _NEVER)
+        evidence_B = scores_BN.masked_fill(~candidate_BN, _NEVER).logsumexp(-1)
+        gate_B = (self.gate(bos_BH)[:, 0] + evidence_B).clamp(min=_NEVER)
         return RepeatMixture(
-            functional.logsigmoid(-gate_B), functional.logsigmoid(gate_B), rows.sids, shares_BN
+            functional.logsigmoid(-gate_B),
+            functional.logsigmoid(gate_B),
+            rows.items,
+            rows.sids,
+            shares_BN,
         )

@@ -49,8 +49,9 @@ class BatchBuilder:
         self.history = history
         self.lifecycle_sample = lifecycle_sample
         self.items = to_tensors(histories.rows, features)
-        found = catalogue.find(histories.rows["item_id"])
-        self.sids = np.where(found >= 0, catalogue.bucket_of_item[found], -1)
+        self.catalogue = catalogue
+        self._found = catalogue.find(histories.rows["item_id"])
+        self.sids = np.where(self._found >= 0, catalogue.bucket_of_item[self._found], -1)
         """Per interaction, its SID number or -1."""
 
     def build(
@@ -71,10 +72,11 @@ class BatchBuilder:
         sids, weights = self._targets(cuts, targets, window, random)
         repeats = repeat_rows(
             [
-                (self.histories.rows[begin:end], self.sids[begin:end])
+                (self.histories.rows[begin:end], self._found[begin:end])
                 for begin, end in zip(boundary, cuts, strict=True)
             ],
             np.concatenate(parts[1:], 1) >= 0,
+            self.catalogue,
         )
         items = self.items[index.clamp(min=0)]
         return Batch(items, index >= 0, lengths, repeats, sids, weights)

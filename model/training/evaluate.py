@@ -8,6 +8,7 @@ from torch import Tensor
 from model.beam_search import beam_search
 from model.catalogue import Catalogue
 from model.network import Network
+from model.ranking import rank_items
 from model.training.batches import BatchBuilder
 from model.training.histories import Histories, Index
 from model.training.losses import encode_batch
@@ -34,9 +35,10 @@ def network_recall(
         bos = network.decode(context, torch.zeros(len(some), 1, 0, dtype=torch.int64))
         mixture = network.repeat_mixture(batch.repeats, context, bos)
         beams = beam_search(score_next, trie, len(some), k, mixture)
-        for cut, sids in zip(some, beams.sids.tolist(), strict=True):
-            best = [index for sid in sids for index in catalogue.bucket(sid)][:k]
-            recalls.append(_recall(builder.histories, int(cut), catalogue.item_ids[best]))
+        for row, cut in enumerate(some):
+            ranked = rank_items(beams, mixture, catalogue, request=row)[:k]
+            best = catalogue.item_ids[[index for index, _ in ranked]]
+            recalls.append(_recall(builder.histories, int(cut), best))
     return float(np.mean(recalls))
 
 

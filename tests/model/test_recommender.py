@@ -30,22 +30,33 @@ def summary(bundle: Bundle) -> Summary:
     return Compressor(bundle).roll(None, [make_rows(8, seed=3)], 8, now_ms=START_MS)
 
 
-def score_every_sid(bundle: Bundle, state: UserState) -> dict[tuple[int, ...], float]:
-    """The slow twin: one forward pass per SID, probabilities by loops over the trie's definition."""
+def score_every_item(bundle: Bundle, state: UserState) -> dict[int, float]:
+    """The slow twin: one forward pass per item, probabilities by loops over the definitions."""
     recommender, network, trie = Recommender(bundle), bundle.network, bundle.trie
+    catalogue = bundle.catalogue
     context = recommender._context(state)
     mixture = recommender._repeat_mixture(state, context)
+    gate = float(mixture.log_repeat.exp())
+    history, shares = catalogue.find(state.rows["item_id"]), mixture.shares[0].tolist()
     scores = {}
-    for number, sid in enumerate(bundle.catalogue.sids_SD.tolist()):
-        codes = torch.tensor(sid)[None, None, :-1]
-        states = network.decode(context, codes)
-        total, parent = torch.zeros(1, 1), torch.zeros(1, 1, dtype=torch.int64)
+    for index, item in enumerate(catalogue):
+        number = int(catalogue.bucket_of_item[index])
+        states = network.decode(
+            context, torch.tensor(catalogue.sid_of_item(index))[None, None, :-1]
+        )
+        total, parent = 0.0, torch.zeros(1, 1, dtype=torch.int64)
         for level in range(trie.num_levels):
             target = trie.paths_SD[number, level].view(1, 1)
             logits = network.logits(states[:, :, level], level)
-            total, parent = total + trie.child_log_prob(level, parent, target, logits), target
-        share = mixture.share_of(torch.tensor([[number]]))
-        scores[tuple(sid)] = float(mixture.mix(total, share))
+            total, parent = (
+                total + float(trie.child_log_prob(level, parent, target, logits)),
+                target,
+            )
+        in_bucket = catalogue.counts[index] / sum(
+            catalogue.counts[i] for i in catalogue.bucket(number)
+        )
+        repeat = sum(s for s, j in zip(shares, history, strict=True) if j == index)
+        scores[item.item_id] = float(np.log((1 - gate) * np.exp(total) * in_bucket + gate * repeat))
     return scores
 
 
@@ -54,12 +65,12 @@ def test_a_full_beam_ranks_like_brute_force(
     bundle: Bundle, summary: Summary, num_rows: int
 ) -> None:
     state = state_of(make_rows(num_rows), summary)
-    expected = score_every_sid(bundle, state)
+    expected = score_every_item(bundle, state)
     assert np.exp(list(expected.values())).sum() == pytest.approx(1, abs=1e-4)
     found = Recommender(bundle).recommend(state, len(bundle.catalogue), beam_width=1000)
     assert {one.item.item_id for one in found} == set(bundle.catalogue.item_ids.tolist())
     for one in found:
-        assert one.score == pytest.approx(expected[one.sid], abs=1e-4)
+        assert one.score == pytest.approx(expected[one.item.item_id], abs=1e-4)
     scores = [one.score for one in found]
     assert scores == sorted(scores, reverse=True)
 

@@ -114,6 +114,7 @@ def test_repeats_are_mixed_per_whole_sid(
         torch.tensor([0.3]).log(),
         torch.tensor([0.7]).log(),
         torch.tensor(history)[None],
+        torch.tensor(history)[None],
         torch.tensor(shares, dtype=torch.float32)[None],
     )
     table = table_logits(seed, 1)
