@@ -9,32 +9,44 @@ from state.interaction import NUM_KINDS
 from stream.producer import Producer, wait_for_delivery
 from stream.topics import TopicsConfig, partition_of
 
-_IN_FLIGHT = 20_000
-"""Records queued before the ones before them must be in the log."""
+_BULK = 1_000
+"""Records of a partition that are queued together."""
+_MAX_QUEUED = 50
+"""Bulks queued before the ones before them must be in the log."""
 
 
 async def produce_events(
     log: EventLog, producer: Producer, topics: TopicsConfig, on_delivered: Callable[[int], None]
 ) -> None:
-    """Send every event in order, keyed by user; return when all are in the log. Raises StreamError.
+    """Send every event, those of a user in order; return when all are in the log. Raises StreamError.
 
     `on_delivered` hears how many more are safe.
     """
     partitions = [partition_of(user_id, topics.num_partitions) for user_id in log.user_ids]
     keys = [user_id.encode() for user_id in log.user_ids]
-    earlier: list[Awaitable[object]] = []
-    queued: list[Awaitable[object]] = []
+    waiting: list[list[tuple[bytes, bytes]]] = [[] for _ in range(topics.num_partitions)]
+    queued: list[tuple[int, list[Awaitable[object]]]] = []
+
+    async def queue(partition: int) -> None:
+        records, waiting[partition] = waiting[partition], []
+        deliveries = await producer.send_in_bulk(topics.interactions, partition, records)
+        queued.append((len(records), deliveries))
+
+    async def deliver(keep: int) -> None:
+        while len(queued) > keep:
+            count, deliveries = queued.pop(0)
+            await wait_for_delivery(deliveries)
+            on_delivered(count)
+
     for user, value in _encode(log):
-        delivery = await producer.send(
-            topics.interactions, value, key=keys[user], partition=partitions[user]
-        )
-        queued.append(delivery)
-        if len(queued) >= _IN_FLIGHT:
-            await wait_for_delivery(earlier)
-            on_delivered(len(earlier))
-            earlier, queued = queued, []
-    await wait_for_delivery([*earlier, *queued])
-    on_delivered(len(earlier) + len(queued))
+        partition = partitions[user]
+        waiting[partition].append((keys[user], value))
+        if len(waiting[partition]) >= _BULK:
+            await queue(partition)
+            await deliver(_MAX_QUEUED)
+    for partition in range(topics.num_partitions):
+        await queue(partition)
+    await deliver(0)
 
 
 def _encode(log: EventLog) -> Iterator[tuple[int, bytes]]:

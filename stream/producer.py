@@ -1,7 +1,7 @@
 """The only aiokafka producer: what it accepts is in the log, or an error is raised."""
 
 import asyncio
-from collections.abc import Awaitable, Sequence
+from collections.abc import Awaitable, Iterable, Sequence
 from types import TracebackType
 from typing import Self
 
@@ -58,22 +58,48 @@ class Producer:
         value: bytes | None,
         *,
         key: bytes | None = None,
-        partition: int | None = None,
         headers: Sequence[Header] = (),
     ) -> Awaitable[object]:
-        """Queue a record; await the result to know that it is in the log. Raises StreamError.
+        """Queue a record, its key decides the partition; await the result to know that it is in the log.
 
-        Without `partition` the key decides.
+        Raises StreamError.
         """
-        if self._producer is None:
-            raise StreamError("the producer is not started")
         try:
-            delivery: Awaitable[object] = await self._producer.send(
-                topic, value, key=key, partition=partition, headers=list(headers)
+            delivery: Awaitable[object] = await self._running.send(
+                topic, value, key=key, headers=list(headers)
             )
         except (KafkaError, AssertionError) as error:
             raise StreamError(f"a record for topic {topic!r} was not accepted: {error}") from error
         return delivery
+
+    async def send_in_bulk(
+        self, topic: str, partition: int, records: Iterable[tuple[bytes, bytes]]
+    ) -> list[Awaitable[object]]:
+        """Queue (key, value) records of one partition in order, in as few batches as hold them.
+
+        Several times as fast as `send`. Await the results to know that they are in the log. Raises StreamError.
+        """
+        deliveries: list[Awaitable[object]] = []
+        try:
+            batch = self._running.create_batch()
+            for key, value in records:
+                if batch.append(timestamp=None, key=key, value=value) is None:
+                    deliveries.append(
+                        await self._running.send_batch(batch, topic, partition=partition)
+                    )
+                    batch = self._running.create_batch()
+                    batch.append(timestamp=None, key=key, value=value)
+            if batch.record_count():
+                deliveries.append(await self._running.send_batch(batch, topic, partition=partition))
+        except (KafkaError, AssertionError) as error:
+            raise StreamError(f"records for topic {topic!r} were not accepted: {error}") from error
+        return deliveries
+
+    @property
+    def _running(self) -> AIOKafkaProducer:
+        if self._producer is None:
+            raise StreamError("the producer is not started")
+        return self._producer
 
 
 async def wait_for_delivery(deliveries: Sequence[Awaitable[object]]) -> None:
