@@ -36,7 +36,8 @@ def run_role(role: str, settings: Settings) -> int:
         stream=sys.stderr,
         format=f"%(asctime)s %(levelname)s {role} %(name)s: %(message)s",
     )
-    logging.getLogger("faust").setLevel(logging.WARNING)
+    for library in ("aiokafka", "faust", "mode"):
+        logging.getLogger(library).setLevel(logging.WARNING)
     try:
         asyncio.run(_run(role, settings))
     except _NEEDS_A_PERSON as error:
