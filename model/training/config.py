@@ -53,7 +53,7 @@ class TrainConfig:
     """Interactions after the cut to draw from; the whole next basket at least."""
     lifecycle_sample: int = 128
     """Lifecycle interactions used per context, evenly spread; serving sums them all."""
-    learning_rate: float = 2e-3
+    learning_rate: float = 3e-3
     reconstruction_weight: float = 0.1
     num_threads: int = 2
     evaluation_users: int = 512

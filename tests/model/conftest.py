@@ -3,12 +3,19 @@
 from pathlib import Path
 
 import pytest
+import torch
 from rich.progress import Progress
 
 from model.bundle import Bundle, load_bundle
 from model.training.train import train
 from state.event_log import EventLog
 from tests.model.worlds import SMALL, make_event_log
+
+
+@pytest.fixture(scope="session", autouse=True)
+def one_thread() -> None:
+    """Tensors are tiny here: a second thread only waits, worst of all on a busy machine."""
+    torch.set_num_threads(1)
 
 
 @pytest.fixture(scope="session")

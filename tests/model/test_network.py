@@ -9,6 +9,7 @@ from model.decoder import Context, IndexerTrace
 from model.errors import ModelConfigError
 from model.features import to_tensors
 from model.layers import Attention, LayerConfig, Segment
+from model.lifecycle import Reconstruction
 from model.mid_term import Indexer, MidTermConfig
 from model.network import Network
 from model.recent import RecentEncoder
@@ -185,6 +186,22 @@ def test_both_divergences_match_numpy() -> None:
     assert loss_of("as_printed", scores, teacher) == pytest.approx(
         np.sum(q * np.log(q / p)), rel=1e-4
     )
+
+
+def test_reconstruction_rebuilds_the_next_item() -> None:
+    """Mean squared error between output i and item i + 1, over real pairs, by loops; causal."""
+    reconstruction = Reconstruction(LAYER)
+    tokens, items = torch.randn(1, 3, WIDTH), torch.randn(1, 5, WIDTH)
+    mask = torch.tensor([[True, True, True, True, False]])
+    whole = torch.cat([tokens, items], 1)
+    errors = []
+    for i in range(3):
+        output = reconstruction.out(
+            reconstruction.decoder(whole[:, : 3 + i + 1], None, causal=True)
+        )
+        errors.append((output[0, -1] - items[0, i + 1]).square().mean())
+    loss = reconstruction.loss(tokens, items, mask)
+    torch.testing.assert_close(loss, torch.stack(errors).mean(), atol=1e-5, rtol=1e-4)
 
 
 def test_settings_outside_their_limits_name_themselves() -> None:

@@ -19,6 +19,7 @@ max_steps = 3
 batch_size = 8
 min_item_count = 2
 evaluation_users = 4
+num_threads = 1
 [network]
 num_blocks = 1
 [network.layer]

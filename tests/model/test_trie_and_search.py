@@ -151,3 +151,12 @@ def test_sids_out_of_order_or_doubled_are_refused() -> None:
         Trie(np.array([[1, 0], [1, 0]]), np.array([1, 1]))
     with pytest.raises(CatalogueError, match="needs SIDs"):
         Trie(np.zeros((0, 3), np.int64), np.zeros(0, np.int64))
+
+
+def test_silence_predicts_popularity() -> None:
+    sids, counts = np.array([[0, 0], [0, 1], [2, 0]]), np.array([1, 3, 6])
+    beams = beam_search(
+        lambda codes: torch.zeros(1, codes.shape[1], 3), Trie(sids, counts), 1, beam_width=9
+    )
+    assert beams.sids[0, :3].tolist() == [2, 1, 0]
+    np.testing.assert_allclose(beams.log_probs[0, :3].exp(), [0.6, 0.3, 0.1], rtol=1e-5)

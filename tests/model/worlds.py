@@ -69,4 +69,5 @@ SMALL = TrainConfig(
     lifecycle_sample=16,
     learning_rate=5e-3,
     evaluation_users=12,
+    num_threads=1,
 )
