@@ -1,5 +1,6 @@
 """From events to recommendations through real processes, one of them killed half-way."""
 
+import asyncio
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -13,7 +14,7 @@ from model.compression import Compressor
 from model.training.train import train
 from protos import recommender_pb2 as wire
 from protos.interaction_pb2 import Interaction
-from services.local_kafka import RunningKafka
+from services.local_kafka import RunningKafka, start_kafka
 from state import keys
 from state.inspection import stored_offsets
 from state.key_value_store import Family, KeyValueStore, MemoryStore
@@ -21,7 +22,7 @@ from state.rocks_config import RocksConfig
 from state.rocks_store import RocksStore
 from state.user_store import UserStore
 from stream.decode import Decoder, DecoderConfig
-from stream.topics import TopicsConfig, partition_of
+from stream.topics import TopicsConfig, ensure_topics, partition_of
 from tests.end_to_end.processes import Deployment, to_messages, wait_for
 from tests.model.worlds import SMALL, make_event_log
 
@@ -101,6 +102,27 @@ async def test_random_kills_lose_and_double_nothing(deployed: Deployment) -> Non
     wait_for("all events in the state", lambda: deployed.applied() == len(events))
     deployed.stop()
     assert_same_as_uninterrupted(deployed, await read_log(deployed, len(events)))
+
+
+async def test_a_broker_that_goes_away_is_waited_for(tmp_path: Path, bundle: Path) -> None:
+    events = to_messages(make_event_log())[:600]
+    topics = TopicsConfig(num_partitions=2)
+    broker = await asyncio.to_thread(start_kafka, tmp_path / "kafka")
+    try:
+        await ensure_topics(broker.bootstrap, topics)
+        deployed = Deployment(tmp_path, broker.bootstrap, topics, bundle)
+        deployed.start("run", "state-node")
+        await deployed.produce(events[:300])
+        wait_for("the first half", lambda: deployed.applied() == 300)
+        broker.kill()
+        assert deployed.describe_user("user-3") is not None, "states are served without a broker"
+        await asyncio.to_thread(broker.restart)
+        await deployed.produce(events[300:])
+        wait_for("the second half", lambda: deployed.applied() == 600)
+        deployed.stop()
+        assert_same_as_uninterrupted(deployed, await read_log(deployed, 600))
+    finally:
+        broker.stop()
 
 
 def summary_is_complete(deployed: Deployment, user: str) -> bool:
