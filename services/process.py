@@ -8,6 +8,7 @@ import sys
 from model.errors import BundleError
 from services.errors import ServiceError, SettingsError
 from services.settings import Settings
+from services.stopping import Stopped
 from services.supervisor import EX_CONFIG
 from state.errors import ConfigError, StateError, UnknownFormat
 from stream.errors import OffsetUnreachable, StreamError, TopicMismatch
@@ -40,6 +41,8 @@ def run_role(role: str, settings: Settings) -> int:
         logging.getLogger(library).setLevel(logging.WARNING)
     try:
         asyncio.run(_run(role, settings))
+    except Stopped:
+        return 0
     except _NEEDS_A_PERSON as error:
         log.error("%s", error)  # noqa: TRY400  the message is the whole story
         return EX_CONFIG

@@ -2,9 +2,11 @@
 
 import asyncio
 import logging
+from contextlib import AsyncExitStack
 from dataclasses import dataclass
 
 from services.grpc_server import GrpcServer
+from services.stopping import unless_stopped
 from state.key_value_store import KeyValueStore
 from stream.compression_jobs import JobDispatcher
 from stream.consumer import InteractionConsumer
@@ -28,31 +30,28 @@ class StateNode:
     async def run(self, stop: asyncio.Event) -> None:
         """Run until `stop` is set or a part fails; then stop in order.
 
-        Calls finish, the poll in hand is applied and committed, the group is left, the store is closed. Raises what
-        failed: StreamError, StateError, CannotListen.
+        The poll in hand is applied and committed, calls finish, the group is left, the store is closed. Raises what
+        failed: StreamError, StateError, CannotListen; Stopped when `stop` came before the node was up.
         """
-        try:
-            async with self.producer:
-                await self.server.start()
-                await self.consumer.start()
-                await self.server.set_serving(True)
-                await self._work_until(stop)
-        finally:
-            self.store.close()
+        async with AsyncExitStack() as stack:
+            stack.callback(self.store.close)
+            await stack.enter_async_context(self.producer)
+            stack.push_async_callback(self.consumer.stop)
+            await self.server.start()
+            stack.push_async_callback(self.server.stop)
+            await unless_stopped(self.consumer.start(), stop)
+            await self.server.set_serving(True)
+            await self._work_until(stop)
 
     async def _work_until(self, stop: asyncio.Event) -> None:
         ingest = asyncio.create_task(self.ingest.run())
         dispatch = asyncio.create_task(self.dispatcher.run(self.consumer.assigned))
         stopping = asyncio.create_task(stop.wait())
-        try:
-            await asyncio.wait([ingest, dispatch, stopping], return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            self.ingest.stop()
-            dispatch.cancel()
-            stopping.cancel()
-            await self.server.stop()
-            await asyncio.gather(ingest, dispatch, stopping, return_exceptions=True)
-            await self.consumer.stop()
+        await asyncio.wait([ingest, dispatch, stopping], return_when=asyncio.FIRST_COMPLETED)
+        self.ingest.stop()
+        dispatch.cancel()
+        stopping.cancel()
+        await asyncio.gather(ingest, dispatch, stopping, return_exceptions=True)
         for task in (ingest, dispatch):
             if not task.cancelled() and (error := task.exception()) is not None:
                 raise error

@@ -19,6 +19,7 @@ from services.recommender_service import RecommenderService
 from services.settings import Settings
 from services.state_node import StateNode
 from services.state_service import StateService
+from services.stopping import unless_stopped
 from state.rocks_store import RocksStore
 from state.segments import HistoryConfig
 from state.user_store import UserStore
@@ -40,7 +41,7 @@ RECOMMENDER_SERVICE = "gemstream.v1.RecommenderService"
 async def run_state_node(settings: Settings, stop: asyncio.Event) -> None:
     """Role 1 of 3, until `stop`."""
     bootstrap = _bootstrap(settings)
-    await ensure_topics(bootstrap, settings.topics)
+    await unless_stopped(ensure_topics(bootstrap, settings.topics), stop)
     await _state_node(settings, bootstrap).run(stop)
 
 
@@ -54,7 +55,7 @@ async def run_compression_worker(settings: Settings, stop: asyncio.Event) -> Non
     _limit_threads(config.num_threads)
     bundle = load_bundle(settings.bundle)
     _check_history(bundle.history, settings)
-    await ensure_topics(bootstrap, settings.topics)
+    await unless_stopped(ensure_topics(bootstrap, settings.topics), stop)
     executor = ThreadPoolExecutor(1, thread_name_prefix="compressor")
     worker = CompressionWorker(Compressor(bundle), executor, config.concurrency, config.max_chunks)
     app = CompressionApp(
@@ -68,7 +69,7 @@ async def run_compression_worker(settings: Settings, stop: asyncio.Event) -> Non
         ),
         worker.compress,
     )
-    await app.start()
+    await unless_stopped(app.start(), stop)
     log.info("compressing with bundle %s", bundle.version)
     crashed, stopping = asyncio.create_task(app.wait()), asyncio.create_task(stop.wait())
     await asyncio.wait([crashed, stopping], return_when=asyncio.FIRST_COMPLETED)
