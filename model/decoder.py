@@ -1,7 +1,9 @@
 """The multi-stream decoder: codes attend to themselves, then to three segments at once.
 
-Shapes: B contexts, T code sequences per context (targets or beams), P positions [BOS, codes], Q = T * P, H width,
-N keys of a segment, M mid-term keys.
+BOS sees only itself and the context, so all code sequences of a context share one BOS state: it is computed once.
+
+Shapes: B contexts, T code sequences per context (targets or beams), P positions [BOS, codes], Q = 1 + T * (P - 1)
+states [BOS, codes of sequence 1, codes of sequence 2, ...], H width, N keys of a segment, M mid-term keys.
 """
 
 from dataclasses import dataclass, field
@@ -67,13 +69,19 @@ class DecoderBlock(nn.Module):
         self.indexer = Indexer(layer, mid_term)
 
     def forward(
-        self, states_BTPH: Tensor, context: Context, *, select: bool, trace: IndexerTrace | None
+        self,
+        states_BQH: Tensor,
+        num_sequences: int,
+        context: Context,
+        *,
+        select: bool,
+        trace: IndexerTrace | None,
     ) -> Tensor:
-        """[B, T, P, H] to the same; `select` attends to the indexer's top-k, `trace` collects its losses."""
-        flat = states_BTPH.flatten(0, 1)
-        normed = self.self_norm(flat)
-        flat = flat + self.self_attention(normed, normed, None, causal=True)
-        states_BQH = flat.view(states_BTPH.shape).flatten(1, 2)
+        """[B, Q, H] to the same; `select` attends to the indexer's top-k, `trace` collects its losses."""
+        sequences = as_sequences(self.self_norm(states_BQH), num_sequences).flatten(0, 1)
+        attended = self.self_attention(sequences, sequences, None, causal=True)
+        attended_BTPH = attended.view(len(states_BQH), num_sequences, *attended.shape[1:])
+        states_BQH = states_BQH + share_bos(attended_BTPH)
         update = torch.zeros_like(states_BQH)
         if context.recent.vectors.shape[1]:
             update = update + self.recent(states_BQH, context.recent)
@@ -82,7 +90,7 @@ class DecoderBlock(nn.Module):
             update = update + self.mid_term(states_BQH, selected)
         if context.lifecycle.vectors.shape[1]:
             update = update + self.lifecycle(states_BQH, context.lifecycle)
-        return (states_BQH + update).view(states_BTPH.shape)
+        return states_BQH + update
 
     def _selected(
         self, states_BQH: Tensor, segment: Segment, select: bool, trace: IndexerTrace | None
@@ -117,6 +125,21 @@ class Decoder(nn.Module):
         self, embedded_BTPH: Tensor, context: Context, *, select: bool, trace: IndexerTrace | None
     ) -> Tensor:
         """Embedded [BOS, codes] to states that predict the next code, [B, T, P, H]."""
+        states_BQH, num_sequences = share_bos(embedded_BTPH), embedded_BTPH.shape[1]
         for block in self.blocks:
-            embedded_BTPH = block(embedded_BTPH, context, select=select, trace=trace)
-        return self.norm(embedded_BTPH)
+            states_BQH = block(states_BQH, num_sequences, context, select=select, trace=trace)
+        return as_sequences(self.norm(states_BQH), num_sequences)
+
+
+def share_bos(states_BTPH: Tensor) -> Tensor:
+    """[B, Q, H]: BOS of the first sequence, which equals that of all, then the codes of every sequence."""
+    return torch.cat([states_BTPH[:, 0, :1], states_BTPH[:, :, 1:].flatten(1, 2)], 1)
+
+
+def as_sequences(states_BQH: Tensor, num_sequences: int) -> Tensor:
+    """[B, T, P, H]: the inverse, BOS repeated for every sequence."""
+    batch, num_states, width = states_BQH.shape
+    num_codes = (num_states - 1) // num_sequences
+    bos_BTPH = states_BQH[:, None, :1].expand(-1, num_sequences, -1, -1)
+    codes_BTPH = states_BQH[:, 1:].reshape(batch, num_sequences, num_codes, width)
+    return torch.cat([bos_BTPH, codes_BTPH], 2)

@@ -5,7 +5,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from model.decoder import Context, IndexerTrace
+from model.decoder import Context, IndexerTrace, as_sequences, share_bos
 from model.errors import ModelConfigError
 from model.features import to_tensors
 from model.layers import Attention, LayerConfig, Segment
@@ -115,6 +115,15 @@ def test_earlier_positions_do_not_see_later_codes(network: Network) -> None:
     )
     torch.testing.assert_close(states[:, :, :2], others[:, :, :2])
     assert not torch.allclose(states[:, :, 2], others[:, :, 2], atol=1e-4)
+
+
+def test_sequences_share_their_bos_and_nothing_else() -> None:
+    states = torch.randn(2, 1 + 3 * 2, WIDTH)
+    sequences = as_sequences(states, num_sequences=3)
+    assert sequences.shape == (2, 3, 3, WIDTH)
+    assert torch.equal(share_bos(sequences), states)
+    assert torch.equal(sequences[:, 2, 1:], states[:, 5:])
+    assert torch.equal(as_sequences(states[:, :1], 3), states[:, None, :1].expand(2, 3, 1, WIDTH))
 
 
 def test_all_beams_share_one_selection(network: Network) -> None:
