@@ -2,10 +2,9 @@
 VENV := .venv
 PY := $(VENV)/bin/python
 BASE_PYTHON ?= python3
-SOURCES := protos state stream model services
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test lint format gen bench clean
+.PHONY: help setup demo test lint format gen clean
 
 help:  ## Show this help
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-8s %s\n", $$1, $$2}'

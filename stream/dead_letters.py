@@ -1,14 +1,20 @@
 """What cannot be decoded goes, bytes and all, to the dead-letter topic."""
 
+import asyncio
 from collections.abc import Sequence
 
 from stream.decode import Rejected
-from stream.producer import Producer, wait_for_delivery
+from stream.errors import RecordTooLarge
+from stream.producer import Header, Producer, wait_for_delivery
 
 SOURCE_TOPIC = "gemstream-source-topic"
 SOURCE_PARTITION = "gemstream-source-partition"
 SOURCE_OFFSET = "gemstream-source-offset"
 REASON = "gemstream-reason"
+CUT_FROM = "gemstream-cut-from-bytes"
+"""Only on a value the dead-letter topic would not take whole; all of it is at the source offset."""
+
+_CUT_BYTES = 64 << 10
 
 
 class DeadLetters:
@@ -22,19 +28,26 @@ class DeadLetters:
 
     async def write(self, rejected: Sequence[Rejected]) -> None:
         """Return when every record is in the log. Raises StreamError."""
-        deliveries = []
-        for letter in rejected:
-            record = letter.record
-            headers = [
-                *record.headers,
-                (SOURCE_TOPIC, self._source_topic.encode()),
-                (SOURCE_PARTITION, str(record.partition).encode()),
-                (SOURCE_OFFSET, str(record.offset).encode()),
-                (REASON, letter.reason.encode()),
-            ]
-            deliveries.append(
-                await self._producer.send(
-                    self._topic, record.value, key=record.key, headers=headers
-                )
-            )
-        await wait_for_delivery(deliveries)
+        await asyncio.gather(*(self._write_one(letter) for letter in rejected))
+
+    async def _write_one(self, letter: Rejected) -> None:
+        """A record that the topic does not take whole must not stop the others: it is cut, and says so."""
+        value = letter.record.value
+        try:
+            await self._send(letter, value)
+        except RecordTooLarge:
+            size = len(value or b"")
+            await self._send(letter, (value or b"")[:_CUT_BYTES], (CUT_FROM, str(size).encode()))
+
+    async def _send(self, letter: Rejected, value: bytes | None, *more: Header) -> None:
+        record = letter.record
+        headers = [
+            *((name, content or b"") for name, content in record.headers),
+            (SOURCE_TOPIC, self._source_topic.encode()),
+            (SOURCE_PARTITION, str(record.partition).encode()),
+            (SOURCE_OFFSET, str(record.offset).encode()),
+            (REASON, letter.reason.encode()),
+            *more,
+        ]
+        delivery = await self._producer.send(self._topic, value, key=record.key, headers=headers)
+        await wait_for_delivery([delivery])

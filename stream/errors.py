@@ -3,6 +3,7 @@
 StreamError
 ├── BrokerUnavailable       nobody answers, or not yet: worth another try
 ├── TopicMismatch           a topic exists with other settings than ours
+├── RecordTooLarge          the topic does not take a record of this size
 ├── OffsetUnreachable       the store and the topic do not meet: retention overtook it, or the topic is another one
 └── WorkerCrashed           the Faust app died and will not come back by itself
 """
@@ -18,6 +19,10 @@ class BrokerUnavailable(StreamError):
 
 class TopicMismatch(StreamError):
     """A topic exists with settings that would break routing; nobody but its owner may change it."""
+
+
+class RecordTooLarge(StreamError):
+    """A record exceeds what the producer or the topic's max.message.bytes allows."""
 
 
 class OffsetUnreachable(StreamError):

@@ -6,11 +6,14 @@ from types import TracebackType
 from typing import Self
 
 from aiokafka import AIOKafkaProducer
-from aiokafka.errors import KafkaError
+from aiokafka.errors import KafkaError, MessageSizeTooLargeError, RecordListTooLargeError
 
-from stream.errors import BrokerUnavailable, StreamError
+from stream.errors import BrokerUnavailable, RecordTooLarge, StreamError
 
 Header = tuple[str, bytes]
+
+MAX_RECORD_BYTES = 16 << 20
+"""What the producer takes; a topic may take less."""
 
 
 class Producer:
@@ -29,7 +32,7 @@ class Producer:
             compression_type="zstd",
             linger_ms=5,
             max_batch_size=128 << 10,
-            max_request_size=8 << 20,
+            max_request_size=MAX_RECORD_BYTES,
         )
         try:
             await producer.start()
@@ -68,6 +71,8 @@ class Producer:
             delivery: Awaitable[object] = await self._running.send(
                 topic, value, key=key, headers=list(headers)
             )
+        except MessageSizeTooLargeError as error:
+            raise RecordTooLarge(f"a record for topic {topic!r} is too large: {error}") from error
         except (KafkaError, AssertionError) as error:
             raise StreamError(f"a record for topic {topic!r} was not accepted: {error}") from error
         return delivery
@@ -106,5 +111,7 @@ async def wait_for_delivery(deliveries: Sequence[Awaitable[object]]) -> None:
     """Wait until every queued record is in the log. Raises StreamError for the first that is not."""
     try:
         await asyncio.gather(*deliveries)
+    except (MessageSizeTooLargeError, RecordListTooLargeError) as error:
+        raise RecordTooLarge(f"the broker refuses a record for its size: {error}") from error
     except KafkaError as error:
         raise StreamError(f"the broker did not take a record: {error}") from error

@@ -22,6 +22,10 @@ REQUEST_TIMEOUT_MS = 10_000
 INTERACTIONS_SETTINGS = MappingProxyType(
     {"message.timestamp.type": "LogAppendTime", "retention.ms": KEEP_FOREVER}
 )
+DEAD_LETTERS_SETTINGS = MappingProxyType(
+    # Room for whatever another topic lets through, and for the headers that say why it is here.
+    {"retention.ms": KEEP_FOREVER, "max.message.bytes": str(16 << 20)}
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,7 +54,7 @@ class TopicsConfig:
         """Every topic as the admin client wants it."""
         settings = {
             self.interactions: dict(INTERACTIONS_SETTINGS),
-            self.dead_letters: {"retention.ms": KEEP_FOREVER},
+            self.dead_letters: dict(DEAD_LETTERS_SETTINGS),
             self.compression_jobs: {},
         }
         return tuple(

@@ -45,7 +45,8 @@ def main() -> None:
     if arguments.retrain:
         shutil.rmtree(CACHE, ignore_errors=True)
     console.rule("1. Complete Journey: a year of purchases of 2,469 households")
-    dataset = prepare_dataset(CACHE)
+    with console.status("preparing event logs"):
+        dataset = prepare_dataset(CACHE)
     console.print(f"prepared in {CACHE}")
     console.rule("2. Tokenizer and network, trained on weeks 1 to 44")
     bundle = _train(dataset)

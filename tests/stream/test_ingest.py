@@ -2,12 +2,13 @@
 
 import asyncio
 import contextlib
+import random
 import uuid
 from collections.abc import AsyncIterator, Callable, Sequence
 from pathlib import Path
 
 import pytest
-from aiokafka import AIOKafkaConsumer, TopicPartition
+from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, ConsumerRecord, TopicPartition
 from aiokafka.admin import AIOKafkaAdminClient, RecordsToDelete
 
 from protos.interaction_pb2 import Interaction
@@ -17,8 +18,8 @@ from state.rocks_store import RocksStore
 from state.segments import HistoryConfig
 from state.user_store import UserStore
 from stream.consumer import ConsumerConfig, InteractionConsumer
-from stream.dead_letters import REASON, SOURCE_OFFSET, DeadLetters
-from stream.decode import Decoder, DecoderConfig
+from stream.dead_letters import CUT_FROM, REASON, SOURCE_OFFSET, DeadLetters
+from stream.decode import Decoder, DecoderConfig, Rejected
 from stream.errors import OffsetUnreachable
 from stream.ingest import Ingest
 from stream.producer import Producer, wait_for_delivery
@@ -129,6 +130,47 @@ async def test_events_become_state_and_rubbish_becomes_dead_letters(
         assert int(headers[SOURCE_OFFSET]) >= 0
 
 
+async def test_large_rubbish_with_odd_headers_is_kept_whole(
+    kafka: RunningKafka, topics: TopicsConfig, tmp_path: Path, group: str
+) -> None:
+    rubbish = random.Random(1).randbytes(1_040_000)  # all that the source topic takes
+    producer = AIOKafkaProducer(bootstrap_servers=kafka.bootstrap, max_request_size=2 << 20)
+    await producer.start()
+    for headers in ([], [("empty", None), ("twice", b"1"), ("twice", b"2")]):
+        await producer.send_and_wait(topics.interactions, rubbish, key=b"ann", headers=headers)
+    await producer.stop()
+    await produce(kafka.bootstrap, topics.interactions, [event("ann", 0)])
+    node = Node(kafka.bootstrap, topics, tmp_path, group)
+    async with running(node):
+        await until(lambda: node.applied() == 1 and node.ingest.counters["dead_letters"] == 2)
+    letters = await read_all(kafka.bootstrap, topics.dead_letters, 2)
+    assert [letter.value == rubbish for letter in letters] == [True, True]
+
+
+async def test_what_the_dead_letter_topic_refuses_is_cut_and_says_so(
+    kafka: RunningKafka, topics: TopicsConfig
+) -> None:
+    record = ConsumerRecord(  # its value is more than this stand-in for a small topic takes
+        topics.interactions,
+        1,
+        7,
+        0,
+        0,
+        b"ann",
+        random.Random(1).randbytes(1_200_000),
+        None,
+        0,
+        0,
+        (),
+    )
+    async with Producer(kafka.bootstrap) as producer:
+        letters = DeadLetters(producer, topics.interactions, topics.compression_jobs)
+        await letters.write([Rejected(record, "too large")])
+    (letter,) = await read_all(kafka.bootstrap, topics.compression_jobs, 1)
+    assert letter.value == record.value[: 64 << 10]
+    assert dict(letter.headers)[CUT_FROM] == b"1200000"
+
+
 async def test_a_restart_goes_on_where_the_store_stands(
     kafka: RunningKafka, topics: TopicsConfig, tmp_path: Path, group: str
 ) -> None:
@@ -216,7 +258,7 @@ def test_small_history_is_what_these_tests_count_on() -> None:
     assert HistoryConfig(recent_len=4, mid_term_len=12, chunk_len=3, max_history=30) == SMALL
 
 
-async def read_all(bootstrap: str, topic: str, count: int) -> list[object]:
+async def read_all(bootstrap: str, topic: str, count: int) -> list[ConsumerRecord]:
     consumer = AIOKafkaConsumer(topic, bootstrap_servers=bootstrap, auto_offset_reset="earliest")
     await consumer.start()
     try:
