@@ -13,26 +13,13 @@ import pyarrow.parquet
 from state.errors import InvalidInteraction
 from state.interaction import (
     INTERACTION,
+    KIND_NAMES,
     MAX_EVENT_TIME_MS,
     MIN_EVENT_TIME_MS,
     Rows,
     check_event_time,
     hash_event_id,
 )
-
-KIND_NAMES = (
-    "unspecified",
-    "view",
-    "click",
-    "like",
-    "share",
-    "comment",
-    "follow",
-    "purchase",
-    "long_view",
-    "dislike",
-)
-"""Names of InteractionKind in a log, by value."""
 
 _REQUIRED = ("user_id", "item_id", "event_time_ms")
 _OPTIONAL_NUMBERS = ("author_id", "tag", "play_time_ms", "duration_ms")

@@ -34,7 +34,21 @@ INTERACTION = np.dtype(
 Rows: TypeAlias = npt.NDArray[np.void]
 """A one-dimensional array of dtype INTERACTION."""
 
-NUM_KINDS = 10  # values 0..9 of protos.interaction InteractionKind; 0 is never set
+KIND_NAMES = (
+    "unspecified",
+    "view",
+    "click",
+    "like",
+    "share",
+    "comment",
+    "follow",
+    "purchase",
+    "long_view",
+    "dislike",
+)
+"""Names of protos.interaction InteractionKind, by value; the first is never set."""
+
+NUM_KINDS = len(KIND_NAMES)
 KINDS_MASK = (1 << NUM_KINDS) - 2
 
 MIN_EVENT_TIME_MS = 946_684_800_000  # 2000-01-01

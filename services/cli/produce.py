@@ -17,7 +17,6 @@ from services.cli.options import BootstrapOption, ConfigOption
 from services.cli.output import JsonOption, people, print_json, print_text
 from services.local_broker import find_bootstrap
 from services.settings import load_settings
-from state.event_log import read_event_log
 
 
 def produce(
@@ -34,6 +33,7 @@ def produce(
 ) -> None:
     """Send a file of events to Kafka, in event-time order, keyed by user."""
     from services.event_producer import produce_events
+    from state.event_log import read_event_log
     from stream.producer import Producer
     from stream.topics import ensure_topics
 

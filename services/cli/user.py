@@ -8,7 +8,7 @@ from google.protobuf.json_format import MessageToDict
 from protos import admin_pb2
 from services.cli.options import DEFAULT_STATE_ADDRESS, StateAddressOption, TimeoutOption
 from services.cli.output import JsonOption, age_text, bytes_text, print_json, print_table, time_text
-from state.event_log import KIND_NAMES
+from state.interaction import KIND_NAMES
 
 app = typer.Typer(help="What is known of a user.", no_args_is_help=True)
 
