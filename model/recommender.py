@@ -64,7 +64,7 @@ class Recommender:
             raise ModelConfigError(f"k is {k} and beam_width {width}; both must be at least 1")
         num_sids = self.bundle.trie.num_sids
         context = self._context(state)
-        mixture = self._repeat_mixture(state, context)
+        mixture = self._repeat_mixture(state, context, exclude)
         while True:
             beams = self._search(context, mixture, min(width, num_sids))
             found = rank_items(beams, mixture, self.bundle.catalogue, exclude)
@@ -101,9 +101,14 @@ class Recommender:
             return torch.zeros(1, 0, width), torch.zeros(1, dtype=torch.bool)
         return torch.from_numpy(summary.tokens.copy())[None], torch.ones(1, dtype=torch.bool)
 
-    def _repeat_mixture(self, state: UserState, context: Context) -> RepeatMixture:
+    def _repeat_mixture(
+        self, state: UserState, context: Context, exclude: AbstractSet[int] = frozenset()
+    ) -> RepeatMixture:
+        """Excluded items are no candidates: beams are not spent on them, and the gate leaves more to the generator."""
         catalogue, network = self.bundle.catalogue, self.bundle.network
         items = catalogue.find(state.rows["item_id"])
+        excluded = np.isin(state.rows["item_id"], np.fromiter(exclude, np.uint64, len(exclude)))
+        items[excluded] = -1
         rows = repeat_rows([(state.rows, items)], np.ones((1, len(items)), np.bool_), catalogue)
         bos = network.decode(context, torch.zeros(1, 1, 0, dtype=torch.int64))
         return network.repeat_mixture(rows, context, bos)

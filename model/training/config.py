@@ -14,7 +14,7 @@ class StageRules:
 
     shares: tuple[float, float, float] = (0.65, 0.1, 0.25)
     """Of the time or step budget: dense, + indexer loss, selection on. What a stage leaves goes to the next ones."""
-    evaluate_every: int = 50
+    evaluate_every: int = 100
     """Steps between evaluations of the validation loss."""
     patience: int = 4
     min_improvement: float = 0.001
@@ -45,7 +45,7 @@ class TrainConfig:
     max_steps: int | None = None
     """Steps of all stages together; set, it replaces the time budget and makes a run repeatable."""
     seed: int = 0
-    batch_size: int = 64
+    batch_size: int = 32
     """Contexts per step."""
     targets: int = 32
     """Target interactions per context, drawn from what follows it."""
@@ -53,7 +53,7 @@ class TrainConfig:
     """Interactions after the cut to draw from; the whole next basket at least."""
     lifecycle_sample: int = 128
     """Lifecycle interactions used per context, evenly spread; serving sums them all."""
-    learning_rate: float = 3e-3
+    learning_rate: float = 2e-3
     reconstruction_weight: float = 0.1
     num_threads: int = 2
     evaluation_users: int = 512

@@ -106,6 +106,7 @@ def test_the_version_covers_the_manifest(copied: Path, bundle: Bundle) -> None:
     assert load_bundle(copied).version != bundle.version
 
 
-def test_importing_the_package_loads_no_torch() -> None:
-    program = "import sys, model, model.errors; sys.exit('torch' in sys.modules)"
+@pytest.mark.parametrize("module", ["model", "model.errors", "services.cli.train"])
+def test_these_imports_load_no_torch(module: str) -> None:
+    program = f"import sys, {module}; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0

@@ -95,6 +95,22 @@ def test_exclusions_widen_the_search_to_the_whole_catalogue(
     assert recommender.recommend(state, 3, exclude=everything) == []
 
 
+def test_excluded_repeats_leave_the_field_to_the_generator(
+    bundle: Bundle, recommender: Recommender
+) -> None:
+    """With the whole history excluded, the order is that of the generator alone."""
+    rows = make_rows(12)
+    had = set(rows["item_id"].tolist())
+    state = state_of(rows)
+    context = recommender._context(state)
+    mixture = recommender._repeat_mixture(state, context, had)
+    assert float(mixture.log_generator) == 0
+    assert float(mixture.shares.sum()) == 0
+    found = recommender.recommend(state, 40, exclude=had, beam_width=1000)
+    assert not had & {one.item.item_id for one in found}
+    assert sum(np.exp(one.score) for one in found) < 1
+
+
 def test_a_beam_of_one_still_fills_k(recommender: Recommender) -> None:
     found = recommender.recommend(state_of(make_rows(12)), 20, beam_width=1)
     assert len({one.item.item_id for one in found}) == 20
