@@ -42,12 +42,13 @@ class StreamBranch(nn.Module):
         self.attention = Attention(layer)
         self.ffn_norm = nn.RMSNorm(layer.width)
         self.ffn = FeedForward(layer)
+        self.dropout = nn.Dropout(layer.dropout)
 
     def forward(self, states_BQH: Tensor, segment: Segment) -> Tensor:
         """The branch's update [B, Q, H]; zero where the segment is absent."""
         attended = self.attention(self.query_norm(states_BQH), segment.vectors, segment.mask)
         update = attended + self.ffn(self.ffn_norm(states_BQH + attended))
-        return update * segment.present[:, None, None]
+        return self.dropout(update) * segment.present[:, None, None]
 
     def teacher(self, states_BQH: Tensor, segment: Segment) -> Tensor:
         """[B, N]: the attention of all queries and heads, averaged."""

@@ -123,6 +123,7 @@ class ItemFeatures(nn.Module):
             nn.SiLU(),
             nn.Linear(config.mlp_width, layer.width),
         )
+        self.dropout = nn.Dropout(layer.dropout)
         for table in self.modules():
             if isinstance(table, nn.Embedding):
                 nn.init.normal_(table.weight, std=layer.width**-0.5)
@@ -131,7 +132,7 @@ class ItemFeatures(nn.Module):
         """[...] interactions to [..., H]."""
         vid = self.vid(items.ids[..., _VID])
         others = [table(items.ids[..., 1 + i]) for i, table in enumerate(self.others)]
-        return vid + self.mlp(torch.cat([vid, *others, items.dense], -1))
+        return self.dropout(vid + self.mlp(torch.cat([vid, *others, items.dense], -1)))
 
     @torch.no_grad()
     def set_item_vectors(

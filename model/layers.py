@@ -19,6 +19,8 @@ class LayerConfig:
     width: int = 64
     num_heads: int = 4
     ffn_width: int = 128
+    dropout: float = 0.1
+    """Of item vectors and of the decoder branches' updates, while training."""
 
     def __post_init__(self) -> None:
         """Check the sizes."""
@@ -27,6 +29,8 @@ class LayerConfig:
                 f"width is {self.width}, num_heads {self.num_heads}, ffn_width {self.ffn_width}; "
                 "all must be at least 1 and width a multiple of num_heads"
             )
+        if not 0 <= self.dropout < 1:
+            raise ModelConfigError(f"dropout is {self.dropout}; it must be at least 0 and below 1")
 
 
 @dataclass(frozen=True)

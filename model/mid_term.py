@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from model.errors import ModelConfigError
-from model.layers import EncoderLayer, LayerConfig, Segment, attendable
+from model.layers import EncoderLayer, LayerConfig, Segment
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -92,7 +92,7 @@ class Indexer(nn.Module):
     def loss(self, scores_BM: Tensor, teacher_BM: Tensor, mask_BM: Tensor) -> Tensor:
         """Mean over the contexts that have a mid-term segment of the divergence from the (detached) teacher."""
         teacher_BM = teacher_BM.detach().clamp(min=1e-9)
-        blocked = ~attendable(mask_BM)
+        blocked = ~mask_BM
         log_index_BM = scores_BM.masked_fill(blocked, -1e9).log_softmax(-1)
         log_ratio_BM = teacher_BM.log() - log_index_BM
         if self.config.divergence == "teacher_first":

@@ -2,13 +2,13 @@
 
 import math
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import torch
 from rich.progress import Progress
-from torch import nn
+from torch import Tensor, nn
 
 from model.network import Network
 from model.training.batches import Batch, BatchBuilder
@@ -23,6 +23,8 @@ _WARM_UP_STEPS = 30
 _LAST_LEARNING_RATE = 0.05  # of the first
 _MAX_GRADIENT_NORM = 1.0
 _SCORES_RATE_FACTOR = 20.0
+_TABLES_RATE_FACTOR = 0.1
+_WEIGHT_DECAY = 0.05
 _BATCHES_SORTED_TOGETHER = 16
 
 
@@ -60,19 +62,25 @@ class Convergence:
 
 @dataclass(frozen=True)
 class _ParameterGroup:
-    parameters: list[nn.Parameter]
+    parameters: Sequence[Tensor]
     rate_factor: float = 1.0
+    weight_decay: float = 0.0
 
 
 def _parameter_groups(network: Network) -> list[_ParameterGroup]:
-    """Clipped one by one: the indexers' gradients must not scale the others'. Single numbers may move faster."""
+    """Clipped one by one: the indexers' gradients must not scale the others'.
+
+    Single numbers may move faster; tables that start from item vectors move slowly, or they learn users by heart.
+    """
     indexer = [p for name, p in network.named_parameters() if ".indexer." in name]
     scores = [network.repeats.scores]
-    apart = {id(p) for p in (*indexer, *scores)}
+    tables = [network.features.vid.weight, network.codebooks_DKH]
+    apart = {id(p) for p in (*indexer, *scores, *tables)}
     others = [p for p in network.parameters() if id(p) not in apart]
     return [
-        _ParameterGroup(others),
+        _ParameterGroup(others, weight_decay=_WEIGHT_DECAY),
         _ParameterGroup(indexer),
+        _ParameterGroup(tables, _TABLES_RATE_FACTOR),
         _ParameterGroup(scores, _SCORES_RATE_FACTOR),
     ]
 
@@ -94,7 +102,10 @@ class StageRunner:
         self._config, self._budget, self._progress = config, budget, progress
         self._groups = _parameter_groups(network)
         self._optimiser = torch.optim.AdamW(
-            [{"params": group.parameters} for group in self._groups],
+            [
+                {"params": group.parameters, "weight_decay": group.weight_decay}
+                for group in self._groups
+            ],
             lr=config.learning_rate,
             fused=True,
         )
@@ -166,8 +177,10 @@ class StageRunner:
 
     @torch.inference_mode()
     def validate(self, stage: Stage, validation: list[Batch]) -> Losses:
-        """Mean losses over the validation batches."""
+        """Mean losses over the validation batches, without dropout."""
+        self._network.eval()
         found = [batch_losses(self._network, self._trie, batch, stage) for batch in validation]
+        self._network.train()
         kept = [losses.kept for losses in found if not math.isnan(losses.kept)]
         return Losses(
             torch.stack([losses.next_token for losses in found]).mean(),

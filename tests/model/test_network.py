@@ -22,7 +22,7 @@ LAYER = SMALL.network.layer
 @pytest.fixture
 def network() -> Network:
     torch.manual_seed(0)
-    return Network(SMALL.network, recent_len=8, num_levels=3, codebook_size=6)
+    return Network(SMALL.network, recent_len=8, num_levels=3, codebook_size=6).eval()
 
 
 def segment(num_items: int, num_real: int | None = None, seed: int = 0) -> Segment:
