@@ -13,6 +13,8 @@ from stream.errors import BrokerUnavailable, OffsetUnreachable, StreamError
 
 log = logging.getLogger(__name__)
 
+_COMMIT_TIMEOUT_S = 5.0
+
 
 @dataclass(frozen=True, kw_only=True)
 class ConsumerConfig:
@@ -138,8 +140,9 @@ class InteractionConsumer(ConsumerRebalanceListener):  # type: ignore[misc]  # a
             for partition, offset in next_offsets.items()
         }
         try:
-            await self._running.commit(offsets)
-        except KafkaError as error:
+            async with asyncio.timeout(_COMMIT_TIMEOUT_S):
+                await self._running.commit(offsets)
+        except (KafkaError, TimeoutError) as error:
             log.warning("offsets not committed (the store keeps the true ones): %r", error)
 
     async def on_partitions_revoked(self, revoked: Iterable[TopicPartition]) -> None:

@@ -14,6 +14,7 @@ from state.errors import ConfigError, InvalidInteraction
 from state.interaction import (
     INTERACTION,
     KINDS_MASK,
+    MIN_EVENT_TIME_MS,
     NUM_KINDS,
     check_event_id,
     check_event_time,
@@ -133,7 +134,10 @@ class Decoder:
                 f"user_id {user_id!r} belongs to partition {owner}, the record is in {record.partition}; "
                 "key records by user_id with the murmur2 partitioner"
             )
-        clamped = event_time_ms > record.timestamp + self._config.max_future_ms
+        clamped = (
+            event_time_ms > record.timestamp + self._config.max_future_ms
+            and record.timestamp >= MIN_EVENT_TIME_MS  # a broken clock is no judge
+        )
         row = (
             message.item_id,
             message.author_id,

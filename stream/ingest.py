@@ -9,7 +9,7 @@ from state.arrivals import Applied
 from state.user_store import UserStore
 from stream.consumer import InteractionConsumer
 from stream.dead_letters import DeadLetters
-from stream.decode import Decoded, Decoder, Record
+from stream.decode import Decoded, Decoder, Record, Rejected
 
 log = logging.getLogger(__name__)
 
@@ -68,12 +68,21 @@ class Ingest:
             for partition, records in polled.items()
             if partition in owned
         ]
-        await self._dead_letters.write([letter for part in decoded for letter in part.rejected])
+        await self._dead_letters.write(await asyncio.to_thread(self._new_letters, decoded))
         applied = await asyncio.to_thread(self._apply, decoded)
         await self._consumer.commit(
             {part.arrivals.partition: part.arrivals.next_offset for part in decoded}
         )
         self._count(decoded, applied)
+
+    def _new_letters(self, decoded: Sequence[Decoded]) -> list[Rejected]:
+        """Without those that lie before the stored offset: they were written when it passed them."""
+        letters = []
+        for part in decoded:
+            if part.rejected:
+                stored = self._store.next_offset(part.arrivals.partition) or 0
+                letters += [each for each in part.rejected if each.record.offset >= stored]
+        return letters
 
     def _apply(self, decoded: Sequence[Decoded]) -> Applied:
         applied = self._store.apply([part.arrivals for part in decoded])

@@ -97,6 +97,11 @@ def test_a_clock_from_the_future_is_set_back_and_counted() -> None:
     assert decoded.future == 1
 
 
+def test_a_broken_record_clock_is_no_judge() -> None:
+    (time_ms,) = decode(FakeRecord(interaction(), timestamp=-1)).arrivals.rows["event_time_ms"]
+    assert time_ms == NOW_MS - 1_000
+
+
 def test_newer_producers_are_understood() -> None:
     unknown_field = b"\xa2\x06\x03abc"  # field 100
     rows = decode(FakeRecord(interaction(kinds=[3, 31, 77]) + unknown_field)).arrivals.rows
