@@ -5,7 +5,7 @@ import logging
 import signal
 import sys
 
-from model.errors import BundleError
+from model.errors import BundleError, ModelError
 from services.errors import ServiceError, SettingsError
 from services.settings import Settings
 from services.stopping import Stopped
@@ -46,7 +46,7 @@ def run_role(role: str, settings: Settings) -> int:
     except _NEEDS_A_PERSON as error:
         log.error("%s", error)  # noqa: TRY400  the message is the whole story
         return EX_CONFIG
-    except (ServiceError, StateError, StreamError) as error:
+    except (ModelError, ServiceError, StateError, StreamError) as error:
         log.error("%s", error)  # noqa: TRY400
         return 1
     return 0

@@ -4,6 +4,7 @@ import sys
 
 import typer
 
+from model.errors import ModelError
 from services.cli import kafka, store, user
 from services.cli.output import CommandError, print_error
 from services.cli.produce import produce
@@ -34,7 +35,7 @@ def main() -> None:
     """Entry point. Errors we foresaw print one line; anything else is our bug and keeps its traceback."""
     try:
         app()
-    except (CommandError, ServiceError, StateError, StreamError) as error:
+    except (CommandError, ModelError, ServiceError, StateError, StreamError) as error:
         print_error(error)
         sys.exit(_exit_code(error))
 

@@ -33,11 +33,7 @@ def train(
     """Train a network on an event log and write a bundle."""
     overrides = {"minutes": minutes, "seed": seed}
     given = {name: value for name, value in overrides.items() if value is not None}
-    try:
-        train_config = _read_config(config, given)
-        report = _run(events, items, train_config, out)
-    except ModelError as error:
-        raise CommandError(str(error)) from error
+    report = _run(events, items, _read_config(config, given), out)
     if as_json:
         print_json(report)
     else:
