@@ -2,6 +2,7 @@
 
 import argparse
 import shutil
+import signal
 import subprocess
 import sys
 import time
@@ -41,6 +42,9 @@ console = Console()
 def main() -> None:
     """Run the demo; a bundle trained by an earlier run is used again."""
     arguments = _parse_arguments()
+    signal.signal(
+        signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM)
+    )  # so that all is cleaned up
     started = time.monotonic()
     if arguments.retrain:
         shutil.rmtree(CACHE, ignore_errors=True)
@@ -123,4 +127,8 @@ def _longest(history: EventLog, among: dict[str, set[int]]) -> str:
 
 
 if __name__ == "__main__":
-    main()
+    try:
+        main()
+    except KeyboardInterrupt:
+        console.print("stopped; everything is cleaned up")
+        sys.exit(128 + signal.SIGINT)

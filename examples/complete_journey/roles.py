@@ -14,6 +14,7 @@ from rich.console import Console
 
 from services.deployment import wait_until_serving
 from services.local_kafka import start_kafka
+from services.supervisor import die_with_parent
 
 READY_WITHIN_S = 90.0
 STOP_WITHIN_S = 30.0
@@ -56,7 +57,9 @@ def _roles(config: Path, bootstrap: str, log: Path) -> Iterator[None]:
     command = [sys.executable, "-m", "services.cli", "up"]
     command += ["--config", str(config), "--bootstrap", bootstrap]
     with log.open("wb") as output:
-        process = subprocess.Popen(command, stdout=output, stderr=output)  # noqa: S603  our own command
+        process = subprocess.Popen(  # noqa: S603  our own command
+            die_with_parent(command), stdout=output, stderr=output
+        )
     try:
         yield
     except TimeoutError as error:
