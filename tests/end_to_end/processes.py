@@ -14,7 +14,7 @@ import psutil
 from aiokafka import AIOKafkaProducer
 
 from protos import admin_pb2, admin_pb2_grpc, recommender_pb2, recommender_pb2_grpc
-from protos.interaction_pb2 import Interaction
+from protos.interaction_pb2 import INTERACTION_KIND_PURCHASE, Interaction
 from state.event_log import EventLog
 from stream.topics import TopicsConfig
 
@@ -149,7 +149,7 @@ def to_messages(log: EventLog) -> list[Interaction]:
             author_id=int(row["author_id"]),
             tag=int(row["tag"]),
             event_time_ms=int(row["event_time_ms"]),
-            kinds=[7],
+            kinds=[INTERACTION_KIND_PURCHASE],
         )
         for event_id, user, row in zip(log.event_ids, log.user_index, log.rows, strict=True)
     ]

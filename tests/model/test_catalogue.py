@@ -1,8 +1,10 @@
 """The catalogue: buckets, popularity, items files and their errors."""
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.csv
 import pyarrow.parquet
@@ -14,7 +16,7 @@ from tests.model.worlds import make_rows
 
 
 def small_catalogue() -> Catalogue:
-    columns = {
+    columns: dict[str, npt.NDArray[Any]] = {
         "item_ids": np.array([10, 20, 30, 40], np.uint64),
         "author_ids": np.array([1, 2, 3, 4], np.uint64),
         "tags": np.zeros(4, np.uint32),

@@ -148,10 +148,10 @@ def test_indexers_learn_from_their_own_loss_only(network: Network, select: bool)
     trace = IndexerTrace()
     states = network.decode(context, CODES, select=select, trace=trace)
     network.zero_grad()
-    torch.stack(trace.losses).sum().backward(retain_graph=True)
+    torch.autograd.backward(torch.stack(trace.losses).sum(), retain_graph=True)
     assert names_with_gradient(network) == indexer_parameters(network)
     network.zero_grad()
-    states.square().sum().backward()
+    torch.autograd.backward(states.square().sum())
     assert not names_with_gradient(network) & indexer_parameters(network)
 
 

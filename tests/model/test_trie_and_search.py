@@ -8,7 +8,7 @@ import torch
 from hypothesis import given, settings, strategies as st
 from torch import Tensor
 
-from model.beam_search import beam_search
+from model.beam_search import ScoreNext, beam_search
 from model.errors import CatalogueError
 from model.repeats import RepeatMixture
 from model.trie import Trie
@@ -32,7 +32,7 @@ def table_logits(seed: int, batch: int) -> dict[tuple[int, ...], Tensor]:
     return {p: torch.randn(batch, NUM_CODES, generator=generator) for p in prefixes}
 
 
-def score_from(table: dict[tuple[int, ...], Tensor]):
+def score_from(table: dict[tuple[int, ...], Tensor]) -> ScoreNext:
     def score_next(codes: Tensor) -> Tensor:
         rows = [
             torch.stack([table[tuple(prefix)][b] for prefix in beams])
