@@ -1,4 +1,4 @@
-"""The only aiokafka consumer: group membership, positions from the store, and a stop at every rebalance."""
+"""The state node's Kafka consumer: group membership, positions from the store, and a stop at every rebalance."""
 
 import asyncio
 import logging

@@ -1,0 +1,46 @@
+"""Reads a topic from beginning to end, outside any consumer group: for people and repairs."""
+
+from collections.abc import AsyncIterator
+
+from aiokafka import AIOKafkaConsumer, ConsumerRecord, TopicPartition
+from aiokafka.errors import KafkaError
+
+from stream.errors import BrokerUnavailable, StreamError
+from stream.topics import describe_cluster
+
+
+async def read_topic(bootstrap: str, topic: str) -> AsyncIterator[ConsumerRecord]:
+    """Every record that is in the topic when the reading begins, partition by partition.
+
+    Raises BrokerUnavailable, and StreamError when there is no such topic.
+    """
+    num_partitions = (await describe_cluster(bootstrap)).partitions.get(topic)
+    if num_partitions is None:
+        raise StreamError(f"Kafka at {bootstrap} has no topic {topic!r}")
+    consumer = AIOKafkaConsumer(
+        bootstrap_servers=bootstrap, auto_offset_reset="earliest", enable_auto_commit=False
+    )
+    try:
+        await consumer.start()
+        for partition in range(num_partitions):
+            async for record in _read_partition(consumer, TopicPartition(topic, partition)):
+                yield record
+    except (KafkaError, OSError) as error:
+        raise BrokerUnavailable(
+            f"cannot read {topic!r} from Kafka at {bootstrap}: {error}"
+        ) from error
+    finally:
+        await consumer.stop()
+
+
+async def _read_partition(
+    consumer: AIOKafkaConsumer, where: TopicPartition
+) -> AsyncIterator[ConsumerRecord]:
+    consumer.assign([where])
+    end = (await consumer.end_offsets([where]))[where]
+    await consumer.seek_to_beginning(where)
+    while await consumer.position(where) < end:
+        polled = await consumer.getmany(where, timeout_ms=1_000)
+        for record in polled.get(where, []):
+            if record.offset < end:
+                yield record
