@@ -7,11 +7,12 @@ from typing import Any
 
 import grpc.aio
 
-from protos import admin_pb2, admin_pb2_grpc, interaction_pb2
+from protos import admin_pb2, admin_pb2_grpc
 from services.errors import NotFound
+from services.interaction_messages import interaction_to_wire
 from services.state_messages import meta_to_wire
 from state.inspection import UserInspection, count_dirty, inspect_user, stored_offsets, users_of
-from state.interaction import NUM_KINDS, Rows, check_user_id
+from state.interaction import check_user_id
 from state.key_value_store import KeyValueStore
 from state.segments import HistoryConfig
 from stream.topics import partition_of
@@ -52,7 +53,9 @@ class AdminService(admin_pb2_grpc.AdminServiceServicer):
         description = self._describe(user)
         description.user_id, description.partition = request.user_id, partition
         newest = user.tail[::-1][: min(request.newest, _MAX_NEWEST)]
-        description.newest.extend(_interactions(newest, request.user_id))
+        description.newest.extend(
+            interaction_to_wire(row, request.user_id) for row in newest.tolist()
+        )
         return description
 
     async def DescribeStore(
@@ -109,19 +112,3 @@ class AdminService(admin_pb2_grpc.AdminServiceServicer):
             chunk_len=node.history.chunk_len,
             max_history=node.history.max_history,
         )
-
-
-def _interactions(rows: Rows, user_id: str) -> list[interaction_pb2.Interaction]:
-    return [
-        interaction_pb2.Interaction(
-            user_id=user_id,
-            item_id=int(row["item_id"]),
-            author_id=int(row["author_id"]),
-            tag=int(row["tag"]),
-            event_time_ms=int(row["event_time_ms"]),
-            play_time_ms=int(row["play_time_ms"]),
-            duration_ms=int(row["duration_ms"]),
-            kinds=[kind for kind in range(1, NUM_KINDS) if int(row["kinds"]) >> kind & 1],  # type: ignore[misc]  # enum values are ints on the wire
-        )
-        for row in rows
-    ]

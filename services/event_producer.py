@@ -1,11 +1,9 @@
 """An event log onto the interactions topic: what `gemstream produce` does."""
 
 from collections.abc import Awaitable, Callable, Iterator
-from functools import cache
 
-from protos.interaction_pb2 import Interaction
+from services.interaction_messages import interaction_to_wire
 from state.event_log import EventLog
-from state.interaction import NUM_KINDS
 from stream.producer import Producer, wait_for_delivery
 from stream.topics import TopicsConfig, partition_of
 
@@ -51,23 +49,8 @@ async def produce_events(
 
 def _encode(log: EventLog) -> Iterator[tuple[int, bytes]]:
     """User index and serialised Interaction of every event."""
-    message = Interaction()
-    rows = zip(log.user_index.tolist(), log.event_ids, log.rows.tolist(), strict=True)
-    for user, event_id, row in rows:
-        item_id, author_id, tag, time_ms, play_time_ms, duration_ms, kinds, _ = row
-        message.Clear()
-        message.event_id = event_id
-        message.user_id = log.user_ids[user]
-        message.item_id = item_id
-        message.author_id = author_id
-        message.tag = tag
-        message.event_time_ms = time_ms
-        message.play_time_ms = play_time_ms
-        message.duration_ms = duration_ms
-        message.kinds.extend(_kinds(kinds))  # type: ignore[arg-type]  # enum values are ints on the wire
+    for user, event_id, row in zip(
+        log.user_index.tolist(), log.event_ids, log.rows.tolist(), strict=True
+    ):
+        message = interaction_to_wire(row, log.user_ids[user], event_id)
         yield user, message.SerializeToString()
-
-
-@cache
-def _kinds(mask: int) -> list[int]:
-    return [kind for kind in range(1, NUM_KINDS) if mask >> kind & 1]

@@ -114,13 +114,7 @@ def _state_node(settings: Settings, bootstrap: str) -> StateNode:
     database = RocksStore(settings.data_dir / "state", settings.rocks)
     store = UserStore(database, settings.history)
     producer = Producer(bootstrap)
-    member_id = settings.consumer.member_id or node_identity(settings.data_dir)
-    consumer = InteractionConsumer(
-        bootstrap,
-        topics.interactions,
-        replace(settings.consumer, member_id=member_id),
-        store.next_offset,
-    )
+    consumer = _consumer(settings, bootstrap, store)
     dispatcher = JobDispatcher(
         store,
         producer,
@@ -150,6 +144,12 @@ def _state_node(settings: Settings, bootstrap: str) -> StateNode:
     add_StateServiceServicer_to_server(service, server.server)
     add_AdminServiceServicer_to_server(AdminService(node), server.server)
     return StateNode(server, producer, consumer, ingest, dispatcher, database)
+
+
+def _consumer(settings: Settings, bootstrap: str, store: UserStore) -> InteractionConsumer:
+    member_id = settings.consumer.member_id or node_identity(settings.data_dir)
+    config = replace(settings.consumer, member_id=member_id)
+    return InteractionConsumer(bootstrap, settings.topics.interactions, config, store.next_offset)
 
 
 def _bootstrap(settings: Settings) -> str:

@@ -47,9 +47,9 @@ class ConsumerConfig:
 class InteractionConsumer(ConsumerRebalanceListener):  # type: ignore[misc]  # aiokafka's base is untyped
     """Reads the partitions the group gives this member, each from the offset that its store holds.
 
-    Until a partition is sought, aiokafka may read it from the group's committed offset; `_positioned` keeps such records
-    out, as they may lie beyond what the store has seen. `processing` is held while a poll is applied; a rebalance waits for it, so no poll is cut in two by the loss of its
-    partition. It is never held across a poll.
+    Until a partition is sought, aiokafka may read it from the group's committed offset; `_positioned` keeps such
+    records out, as they may lie beyond what the store has seen. `processing` is held while a poll is applied; a
+    rebalance waits for it, so no poll is cut in two by the loss of its partition. It is never held across a poll.
     """
 
     def __init__(

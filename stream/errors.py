@@ -4,7 +4,7 @@ StreamError
 ├── BrokerUnavailable       nobody answers, or not yet: worth another try
 ├── TopicMismatch           a topic exists with other settings than ours
 ├── RecordTooLarge          the topic does not take a record of this size
-├── OffsetUnreachable       the store and the topic do not meet: retention overtook it, or the topic is another one
+├── OffsetUnreachable       store and topic do not meet: retention overtook it, or the topic is another one
 └── WorkerCrashed           the Faust app died and will not come back by itself
 """
 

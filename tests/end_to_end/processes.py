@@ -14,7 +14,8 @@ import psutil
 from aiokafka import AIOKafkaProducer
 
 from protos import admin_pb2, admin_pb2_grpc, recommender_pb2, recommender_pb2_grpc
-from protos.interaction_pb2 import INTERACTION_KIND_PURCHASE, Interaction
+from protos.interaction_pb2 import Interaction
+from services.interaction_messages import interaction_to_wire
 from state.event_log import EventLog
 from stream.topics import TopicsConfig
 
@@ -142,14 +143,8 @@ def run_arguments(process: psutil.Process) -> list[str]:
 def to_messages(log: EventLog) -> list[Interaction]:
     """The events of a log as a producer would send them."""
     return [
-        Interaction(
-            event_id=event_id,
-            user_id=log.user_ids[user],
-            item_id=int(row["item_id"]),
-            author_id=int(row["author_id"]),
-            tag=int(row["tag"]),
-            event_time_ms=int(row["event_time_ms"]),
-            kinds=[INTERACTION_KIND_PURCHASE],
+        interaction_to_wire(row, log.user_ids[user], event_id)
+        for event_id, user, row in zip(
+            log.event_ids, log.user_index.tolist(), log.rows.tolist(), strict=True
         )
-        for event_id, user, row in zip(log.event_ids, log.user_index, log.rows, strict=True)
     ]
