@@ -1,14 +1,11 @@
 """All settings of a deployment: one TOML file, checked whole; unknown keys are errors."""
 
 import os
-import tomllib
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-import cattrs
-
-from services.errors import SettingsError
+from services.toml_config import read_toml, structure
 from state.errors import ConfigError
 from state.rocks_config import RocksConfig
 from state.segments import HistoryConfig
@@ -28,6 +25,17 @@ class StateNodeConfig:
     advertise: str | None = None
     """host:port for other machines; the listening address when not given."""
 
+    def __post_init__(self) -> None:
+        """Check the addresses."""
+        _check_address("listen", self.listen)
+        if self.advertise is not None:
+            _check_address("advertise", self.advertise)
+
+    @property
+    def address(self) -> str:
+        """Where others reach it."""
+        return self.advertise or self.listen
+
 
 @dataclass(frozen=True, kw_only=True)
 class InferenceNodeConfig:
@@ -41,7 +49,9 @@ class InferenceNodeConfig:
     num_threads: int = 2
 
     def __post_init__(self) -> None:
-        """Check the limits."""
+        """Check addresses and limits."""
+        _check_address("listen", self.listen)
+        _check_address("state_address", self.state_address)
         if not 1 <= self.beam_width <= 1_000:
             raise ConfigError(f"beam_width is {self.beam_width}; it must be 1 to 1000")
         if self.num_threads < 1:
@@ -102,15 +112,9 @@ def load_settings(path: Path | None, overrides: dict[str, Any]) -> Settings:
 
 
 def _read_settings(path: Path) -> Settings:
-    try:
-        document = tomllib.loads(path.read_text())
-        settings = _strict_converter().structure(document, Settings)
-    except OSError as error:
-        raise SettingsError(f"{path}: cannot be read: {error.strerror}") from error
-    except (tomllib.TOMLDecodeError, ConfigError) as error:
-        raise SettingsError(f"{path}: {error}") from error
-    except cattrs.BaseValidationError as error:
-        raise SettingsError(f"{path}: {'; '.join(_explain(error))}") from error
+    document = read_toml(path)
+    document.pop("train", None)  # read by `gemstream train` alone
+    settings = structure(path, document, Settings)
     return replace(
         settings,
         data_dir=path.parent / settings.data_dir,
@@ -118,28 +122,9 @@ def _read_settings(path: Path) -> Settings:
     )
 
 
-def _strict_converter() -> cattrs.Converter:
-    """No silent conversion between types: 5.7 is no integer and "5" is no number."""
-    converter = cattrs.Converter(forbid_extra_keys=True)
-
-    def structure_exact(value: Any, kind: type) -> Any:
-        accepted = (int, float) if kind is float else kind
-        if not isinstance(value, accepted) or (isinstance(value, bool) and kind is not bool):
-            raise TypeError(f"expected {kind.__name__}, found {value!r}")
-        return kind(value)
-
-    for kind in (int, float, str, bool):
-        converter.register_structure_hook(kind, structure_exact)
-    converter.register_structure_hook(Path, lambda value, _: Path(structure_exact(value, str)))
-    return converter
-
-
-def _explain(error: cattrs.BaseValidationError) -> list[str]:
-    """One phrase per fault, with the path of its key."""
-
-    def phrase(exception: BaseException, kind: type | None) -> str:
-        if isinstance(exception, (ConfigError, TypeError)):
-            return str(exception)
-        return cattrs.v.format_exception(exception, kind)
-
-    return cattrs.transform_error(error, format_exception=phrase)
+def _check_address(name: str, address: str) -> None:
+    host, _, port = address.rpartition(":")
+    if not host or not (port.isascii() and port.isdigit()) or not 1 <= int(port) <= 65_535:
+        raise ConfigError(
+            f"{name} is {address!r}; it must be host:port with a port of 1 to 65535, such as 127.0.0.1:50051"
+        )

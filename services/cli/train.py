@@ -1,15 +1,16 @@
 """`gemstream train`: an event log in, a bundle out."""
 
-import tomllib
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import cattrs
 import typer
 
-from model.errors import ModelError
-from services.cli.output import CommandError, JsonOption, people, print_json, print_table
-from state.errors import StateError
+from services.cli.options import ConfigOption
+from services.cli.output import JsonOption, people, print_json, print_table
+from services.errors import SettingsError
+from services.settings import load_settings
+from services.toml_config import read_toml, structure
 
 if TYPE_CHECKING:
     from model.training.config import TrainConfig
@@ -21,9 +22,7 @@ def train(
     items: Annotated[
         Path | None, typer.Option(help="Items file, .parquet or .csv: authors, tags, titles.")
     ] = None,
-    config: Annotated[
-        Path | None, typer.Option(help="Training configuration, TOML; see TrainConfig.")
-    ] = None,
+    config: ConfigOption = None,
     minutes: Annotated[
         float | None, typer.Option(help="Wall-clock budget, everything included.")
     ] = None,
@@ -33,40 +32,30 @@ def train(
     """Train a network on an event log and write a bundle."""
     overrides = {"minutes": minutes, "seed": seed}
     given = {name: value for name, value in overrides.items() if value is not None}
-    report = _run(events, items, _read_config(config, given), out)
+    report = _run(events, items, read_train_config(config, given), out)
     if as_json:
         print_json(report)
     else:
         _print_report(report, out)
 
 
-def _read_config(path: Path | None, overrides: dict[str, Any]) -> "TrainConfig":
+def read_train_config(path: Path | None, overrides: dict[str, Any]) -> "TrainConfig":
+    """`[train]` and `[history]` of a settings file that is right as a whole, then `overrides`.
+
+    Raises SettingsError, ModelConfigError.
+    """
     from model.training.config import TrainConfig
 
-    converter = cattrs.Converter(forbid_extra_keys=True)
-    try:
-        settings = tomllib.loads(path.read_text("utf-8")) if path else {}
-        return converter.structure({**settings, **overrides}, TrainConfig)
-    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
-        raise CommandError(f"{path} cannot be read: {error}") from error
-    except cattrs.BaseValidationError as error:
-        reasons = "; ".join(_reasons(error))
-        raise CommandError(f"{path or 'options'}: {reasons}") from error
-
-
-def _reasons(error: Exception) -> list[str]:
-    """One text per setting at fault; our own errors in their own words."""
-    if isinstance(error, cattrs.ForbiddenExtraKeysError):
-        return [
-            f"unknown setting {name!r} in {error.cl.__name__}"
-            for name in sorted(error.extra_fields)
-        ]
-    if isinstance(error, ExceptionGroup):
-        return [reason for inner in error.exceptions for reason in _reasons(inner)]
-    if isinstance(error, ModelError | StateError):
-        return [str(error)]
-    where = "; ".join(str(note) for note in getattr(error, "__notes__", ()))
-    return [f"{error} ({where})" if where else str(error)]
+    settings = load_settings(path, {})
+    config = TrainConfig()
+    if path is not None:
+        table = read_toml(path).get("train", {})
+        config = structure(path, table, TrainConfig, prefix="train")
+        if "history" in table:
+            raise SettingsError(
+                f"{path}: train.history: segments are cut alike in training and serving; move it to [history]"
+            )
+    return replace(config, history=settings.history, **overrides)
 
 
 def _run(events: Path, items: Path | None, config: "TrainConfig", out: Path) -> dict[str, Any]:

@@ -11,30 +11,34 @@ from typer.testing import CliRunner
 
 from model.bundle import load_bundle
 from model.errors import ModelError
-from services.cli.output import CommandError
-from services.cli.train import _read_config, train
+from services.cli.train import read_train_config, train
+from services.errors import SettingsError
+from services.settings import load_settings
 from state.event_log import EventLog
 
 SETTINGS = """
-max_steps = 3
-batch_size = 8
-min_item_count = 2
-evaluation_users = 4
-num_threads = 1
-[network]
-num_blocks = 1
-[network.layer]
-width = 8
-num_heads = 2
-ffn_width = 8
-[network.features]
-item_buckets = 64
 [history]
 recent_len = 8
 mid_term_len = 16
 chunk_len = 4
 max_history = 1000
-[tokenizer]
+[inference_node]
+beam_width = 8
+[train]
+max_steps = 3
+batch_size = 8
+min_item_count = 2
+evaluation_users = 4
+num_threads = 1
+[train.network]
+num_blocks = 1
+[train.network.layer]
+width = 8
+num_heads = 2
+ffn_width = 8
+[train.network.features]
+item_buckets = 64
+[train.tokenizer]
 codebook_size = 6
 vector_width = 8
 """
@@ -60,13 +64,13 @@ def log_path(event_log: EventLog, tmp_path: Path) -> Path:
 def test_a_log_becomes_a_bundle(
     app: typer.Typer, log_path: Path, tmp_path: Path, as_json: bool
 ) -> None:
-    (tmp_path / "train.toml").write_text(SETTINGS)
+    (tmp_path / "gemstream.toml").write_text(SETTINGS)
     arguments = [
         str(log_path),
         "--out",
         str(tmp_path / "bundle"),
         "--config",
-        str(tmp_path / "train.toml"),
+        str(tmp_path / "gemstream.toml"),
     ]
     result = CliRunner().invoke(app, [*arguments, "--seed", "3", *(["--json"] if as_json else [])])
     assert result.exit_code == 0, result.output
@@ -81,26 +85,38 @@ def test_a_log_becomes_a_bundle(
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("bath_size = 3", "unknown setting 'bath_size' in TrainConfig"),
-        ("[network.layer]\nwidht = 3", "unknown setting 'widht' in LayerConfig"),
-        ("batch_size = 0", "batch_size is 0"),
-        ("batch_size = 'many'", "batch_size"),
+        ("[train]\nbath_size = 3", "train: unknown setting 'bath_size'"),
+        ("[train.network.layer]\nwidht = 3", "train.network.layer: unknown setting 'widht'"),
+        ("[train]\nbatch_size = 0", "batch_size is 0"),
+        ("[train]\nbatch_size = '32'", "train.batch_size: expected int, found '32'"),
+        ("[train.tokenizer]\ncodebook_size = 256.9", "expected int, found 256.9"),
+        ("[train]\nminutes = nan", "train.minutes: expected a finite number"),
+        ("[train.stages]\nshares = [0.5, 0.5]", "train.stages.shares: Not enough values"),
+        ("train = 5", "train: expected a table, found 5"),
         ("[history]\nrecent_len = 0", "recent_len is 0"),
-        ("= 3", "cannot be read"),
+        ("[train.history]\nrecent_len = 8", "move it to .history."),
+        ("[rocks]\nmax_files = 1", "rocks: unknown setting 'max_files'"),
+        ("= 3", "is not TOML"),
     ],
-    ids=["key", "nested key", "limit", "type", "history", "syntax"],
 )
 def test_configuration_errors_name_the_setting(tmp_path: Path, text: str, message: str) -> None:
-    path = tmp_path / "train.toml"
+    path = tmp_path / "gemstream.toml"
     path.write_text(text)
-    with pytest.raises(CommandError, match=message):
-        _read_config(path, {})
+    with pytest.raises(SettingsError, match=message):
+        read_train_config(path, {})
+
+
+def test_one_file_serves_and_trains(tmp_path: Path) -> None:
+    path = tmp_path / "gemstream.toml"
+    path.write_text(SETTINGS)
+    assert load_settings(path, {}).history == read_train_config(path, {}).history
+    assert read_train_config(path, {}).network.layer.width == 8
 
 
 def test_options_override_the_file(tmp_path: Path) -> None:
-    path = tmp_path / "train.toml"
-    path.write_text("minutes = 9\nseed = 1")
-    config = _read_config(path, {"minutes": 2.0})
+    path = tmp_path / "gemstream.toml"
+    path.write_text("[train]\nminutes = 9\nseed = 1")
+    config = read_train_config(path, {"minutes": 2.0})
     assert (config.minutes, config.seed) == (2.0, 1)
 
 

@@ -39,6 +39,11 @@ def test_file_then_environment_then_options(
         ("[topics]\nnum_partitions = 0", "num_partitions is 0"),
         ("[inference_node]\nbeam_width = 0", "beam_width is 0"),
         ("history = ", "gemstream.toml"),
+        ("history = 5", "history: expected a table, found 5"),
+        ('[state_node]\nlisten = "127.0.0.1:99999"', "listen is '127.0.0.1:99999'.*host:port"),
+        ('[state_node]\nadvertise = "owner"', "advertise is 'owner'"),
+        ('[inference_node]\nlisten = ":50052"', "listen is ':50052'"),
+        ('[inference_node]\nstate_address = "owner:http"', "state_address is 'owner:http'"),
     ],
 )
 def test_faults_are_named(tmp_path: Path, text: str, phrase: str) -> None:
@@ -51,3 +56,16 @@ def test_faults_are_named(tmp_path: Path, text: str, phrase: str) -> None:
 def test_a_missing_file_is_named(tmp_path: Path) -> None:
     with pytest.raises(SettingsError, match="none.toml"):
         load_settings(tmp_path / "none.toml", {})
+
+
+def test_a_file_that_is_not_utf8_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "gemstream.toml"
+    path.write_bytes('# für "alle"\n'.encode("latin-1"))
+    with pytest.raises(SettingsError, match=r"gemstream.toml: byte 3 is not UTF-8"):
+        load_settings(path, {})
+
+
+def test_what_training_alone_reads_is_left_to_it(tmp_path: Path) -> None:
+    path = tmp_path / "gemstream.toml"
+    path.write_text("[train]\nminutes = 5\n[history]\nrecent_len = 10\n")
+    assert load_settings(path, {}).history.recent_len == 10
