@@ -149,7 +149,7 @@ def _state_node(settings: Settings, bootstrap: str) -> StateNode:
 def _consumer(settings: Settings, bootstrap: str, store: UserStore) -> InteractionConsumer:
     member_id = settings.consumer.member_id or node_identity(settings.data_dir)
     config = replace(settings.consumer, member_id=member_id)
-    return InteractionConsumer(bootstrap, settings.topics.interactions, config, store.next_offset)
+    return InteractionConsumer(bootstrap, settings.topics.interactions, config, store.position)
 
 
 def _bootstrap(settings: Settings) -> str:

@@ -1,23 +1,50 @@
 """What one poll brought for one partition, and what became of it."""
 
+import struct
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Self
 
 import numpy as np
 import numpy.typing as npt
 
+from state.errors import CorruptValue
 from state.interaction import Rows
+
+_POSITION_BYTES = 16
+
+
+@dataclass(frozen=True)
+class Position:
+    """How far a partition was applied."""
+
+    next_offset: int
+    fingerprint: int
+    """64 bits of the record before `next_offset`: another one there means another topic."""
+
+    def encode(self) -> bytes:
+        """16 bytes."""
+        return struct.pack(">QQ", self.next_offset, self.fingerprint)
+
+    @classmethod
+    def decode(cls, data: bytes) -> Self:
+        """Inverse of encode. Raises CorruptValue."""
+        if len(data) != _POSITION_BYTES:
+            raise CorruptValue(
+                f"a partition's position has {len(data)} bytes, not {_POSITION_BYTES}"
+            )
+        return cls(*struct.unpack(">QQ", data))
 
 
 @dataclass(frozen=True)
 class Arrivals:
     """Interactions of one partition in offset order.
 
-    `next_offset` lies behind everything read, be it an interaction, a dead letter or a gap.
+    `position` lies behind everything read, be it an interaction, a dead letter or a gap.
     """
 
     partition: int
-    next_offset: int
+    position: Position
     user_ids: Sequence[str]
     """The user of each row."""
     offsets: npt.NDArray[np.int64]

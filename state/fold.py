@@ -1,11 +1,12 @@
 """The pure fold: a user's old state and new interactions give the new state and what moved."""
 
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
 import numpy as np
 import numpy.typing as npt
 
-from state.interaction import Rows
+from state.interaction import Rows, empty_rows, hash_features
 from state.segments import HistoryConfig
 from state.user_state import UserMeta
 
@@ -28,34 +29,76 @@ class Fold:
     late: int = 0
 
 
-def fold(meta: UserMeta, tail: Rows, arrivals: Rows, history: HistoryConfig) -> Fold:
+def fold(
+    meta: UserMeta,
+    tail: Rows,
+    arrivals: Rows,
+    history: HistoryConfig,
+    read_sealed: Callable[[], Rows] = empty_rows,
+) -> Fold:
     """Add `arrivals` (in offset order) to a user's history.
 
     The outcome is the same as folding them one by one, whatever the split: a chunk is sealed at the very arrival that
-    fills the tail. Ties in event time keep offset order. An event hash already in the tail is a duplicate.
+    fills the tail. Ties in event time keep offset order. An event hash already in the tail is a duplicate; so is what
+    may lie among the sealed interactions, by its event time, and equals one of them in every feature. `read_sealed`
+    gives the interactions from `meta.first_position` to `meta.tail_start`; it is called at most once, and only when
+    there is such an arrival.
     """
     result = Fold(meta, tail)
+    sealed = _SealedFeatures(result, history, read_sealed)
     while len(arrivals):
-        arrivals = arrivals[_take_until_seal(result, arrivals, history) :]
+        arrivals = arrivals[_take_until_seal(result, arrivals, history, sealed) :]
         if len(result.tail) >= history.seal_len:
             _seal(result, history)
     _move_boundaries(result, history)
     return result
 
 
-def _take_until_seal(result: Fold, arrivals: Rows, history: HistoryConfig) -> int:
+class _SealedFeatures:
+    """Which arrivals equal a sealed interaction in every feature; reads the sealed chunks when first asked."""
+
+    def __init__(
+        self, result: Fold, history: HistoryConfig, read_sealed: Callable[[], Rows]
+    ) -> None:
+        self._result = result
+        self._history = history
+        self._first_position = result.meta.first_position
+        self._read_sealed = read_sealed
+        self._stored: npt.NDArray[np.uint64] | None = None
+
+    def contain(self, arrivals: Rows) -> npt.NDArray[np.bool_]:
+        """Mask of those that do, as far as the sealed interaction is still stored when the next chunk is sealed.
+
+        Looking no further keeps the answer free of when the oldest chunks leave, and so of how the log is split.
+        """
+        meta = self._result.meta
+        mask = arrivals["event_time_ms"] <= meta.sealed_event_time_ms
+        if mask.any():
+            if self._stored is None:
+                self._stored = hash_features(self._read_sealed())
+            fresh = [hash_features(rows) for _, rows in self._result.sealed]
+            stays = self._history.first_position(meta.tail_start + self._history.seal_len)
+            known = np.concatenate([self._stored, *fresh])[max(0, stays - self._first_position) :]
+            mask[mask] = np.isin(hash_features(arrivals[mask]), known)
+        return mask
+
+
+def _take_until_seal(
+    result: Fold, arrivals: Rows, history: HistoryConfig, sealed: _SealedFeatures
+) -> int:
     """Put arrivals into the tail until it is full or they end; returns how many were dealt with."""
     room = history.seal_len - len(result.tail)
     arrivals = arrivals[: _JUDGED_AT_ONCE * history.seal_len]
-    late = arrivals["event_time_ms"] < result.meta.sealed_event_time_ms
-    wanted = ~late if history.late == "drop" else np.ones(len(arrivals), np.bool_)
+    known = sealed.contain(arrivals)
+    late = (arrivals["event_time_ms"] < result.meta.sealed_event_time_ms) & ~known
+    wanted = ~known & ~late if history.late == "drop" else ~known
     new = wanted.copy()
     new[wanted] = _first_seen(arrivals["event_hash"][wanted], result.tail["event_hash"])
     chosen = np.flatnonzero(new)[:room]
     num_taken = int(chosen[-1]) + 1 if len(chosen) == room else len(arrivals)
 
     result.applied += len(chosen)
-    result.duplicates += int(np.count_nonzero((wanted & ~new)[:num_taken]))
+    result.duplicates += int(np.count_nonzero((known | (wanted & ~new))[:num_taken]))
     counted_late = late & new if history.late == "store" else late
     result.late += int(np.count_nonzero(counted_late[:num_taken]))
     if len(chosen):

@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from state import keys
+from state.arrivals import Position
 from state.chunk_codec import decode_rows
 from state.interaction import Rows, empty_rows
 from state.key_value_store import Family, KeyValueStore
@@ -51,7 +52,7 @@ def inspect_user(store: KeyValueStore, partition: int, user_id: str) -> UserInsp
 def stored_offsets(store: KeyValueStore) -> dict[int, int]:
     """Next offset of every partition ever applied."""
     pairs = store.scan(Family.SYSTEM, *keys.offset_range())
-    return {keys.offset_partition(key): int.from_bytes(value, "big") for key, value in pairs}
+    return {keys.offset_partition(key): Position.decode(value).next_offset for key, value in pairs}
 
 
 def users_of(store: KeyValueStore, partition: int) -> Iterator[str]:

@@ -53,6 +53,8 @@ KINDS_MASK = (1 << NUM_KINDS) - 2
 
 MIN_EVENT_TIME_MS = 946_684_800_000  # 2000-01-01
 MAX_EVENT_TIME_MS = 4_102_444_800_000  # 2100-01-01
+_MIX_1, _MIX_2 = np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB)  # splitmix64
+
 MAX_USER_ID_BYTES = 256
 MAX_EVENT_ID_BYTES = 128
 
@@ -65,6 +67,18 @@ def empty_rows() -> Rows:
 def hash_event_id(event_id: str) -> int:
     """64-bit identity of an event id (xxh3)."""
     return xxhash.xxh3_64_intdigest(event_id.encode())
+
+
+def hash_features(rows: Rows) -> npt.NDArray[np.uint64]:
+    """64-bit identity of everything but the event id, for interactions whose event hash is no longer kept."""
+    mixed = np.zeros(len(rows), np.uint64)
+    for name in FEATURE_COLUMNS:
+        mixed ^= rows[name].astype(np.uint64)
+        mixed *= _MIX_1
+        mixed ^= mixed >> np.uint64(29)
+        mixed *= _MIX_2
+        mixed ^= mixed >> np.uint64(32)
+    return mixed
 
 
 def check_user_id(user_id: str) -> None:

@@ -12,7 +12,7 @@ Family `users`, everything of one user under one prefix, all of one partition si
 Family `system`:
 
     "format"                                  the store's format version and history configuration
-    "offset" | partition (2)                  next offset to apply
+    "offset" | partition (2)                  next offset to apply (8, big-endian) | fingerprint of the record before (8)
     "dirty"  | partition (2) | user id        lifecycle boundary a summary is owed for
 """
 
@@ -37,12 +37,6 @@ def user_prefix(partition: int, user_id: str) -> bytes:
 def chunk_key(prefix: bytes, position: int) -> bytes:
     """Key of the chunk that starts at `position`."""
     return prefix + CHUNK + _POSITION.pack(position)
-
-
-def chunk_position(prefix: bytes, key: bytes) -> int:
-    """Inverse of chunk_key."""
-    (position,) = _POSITION.unpack(key[len(prefix) + len(CHUNK) :])
-    return int(position)
 
 
 def summary_key(prefix: bytes, bundle_version: str) -> bytes:

@@ -3,11 +3,12 @@
 import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 
 from state import keys
-from state.arrivals import Applied, Arrivals
+from state.arrivals import Applied, Arrivals, Position
 from state.chunk_codec import decode_rows, encode_rows
 from state.fold import Fold, fold
 from state.interaction import Rows, empty_rows
@@ -42,10 +43,10 @@ class UserStore:
         self._store = store
         self._write_lock = threading.Lock()
 
-    def next_offset(self, partition: int) -> int | None:
-        """The first offset not applied yet; None when nothing of the partition was."""
+    def position(self, partition: int) -> Position | None:
+        """How far the partition was applied; None when nothing of it was."""
         (value,) = self._store.get(Family.SYSTEM, [keys.offset_key(partition)])
-        return None if value is None else int.from_bytes(value, "big")
+        return None if value is None else Position.decode(value)
 
     def apply(self, polled: Sequence[Arrivals]) -> Applied:
         """Fold one poll into its users: states, offsets and dirty marks in one batch.
@@ -140,6 +141,21 @@ class UserStore:
             self._store.write(batch)
         return True
 
+    def clear_if_complete(self, partition: int, user_id: str, bundle_version: str) -> None:
+        """Take back a mark that no worker of this bundle has work for: its summary ends at the boundary."""
+        prefix = keys.user_prefix(partition, user_id)
+        with self._write_lock:
+            meta, summary = self._store.get(
+                Family.USERS, [prefix + keys.META, keys.summary_key(prefix, bundle_version)]
+            )
+            if meta is None:
+                return
+            end = decode_summary(summary, bundle_version).boundary if summary else 0
+            if end == decode_meta(meta).lifecycle_boundary:
+                batch = Batch()
+                batch.delete(Family.SYSTEM, keys.dirty_key(partition, user_id))
+                self._store.write(batch)
+
     def dirty_marks(self, partition: int) -> list[DirtyMark]:
         """Users of a partition that are owed a summary."""
         pairs = self._store.scan(Family.SYSTEM, *keys.dirty_range(partition))
@@ -149,7 +165,8 @@ class UserStore:
         ]
 
     def _apply_partition(self, arrivals: Arrivals, batch: Batch, applied: Applied) -> None:
-        stored_offset = self.next_offset(arrivals.partition) or 0
+        position = self.position(arrivals.partition)
+        stored_offset = position.next_offset if position else 0
         num_replayed = int(np.searchsorted(arrivals.offsets, stored_offset))
         applied.replayed += num_replayed
         indices_by_user: dict[str, list[int]] = {}
@@ -160,16 +177,17 @@ class UserStore:
         for (user_id, indices), prefix, (meta, tail) in zip(
             indices_by_user.items(), prefixes, heads, strict=True
         ):
-            folded = fold(meta, tail, arrivals.rows[indices], self.history)
+            read_sealed = partial(self._read_sealed, prefix, meta)
+            folded = fold(meta, tail, arrivals.rows[indices], self.history, read_sealed)
             _put_fold(batch, prefix, folded)
             _count(applied, folded)
             if folded.boundary_moved:
                 boundary = folded.meta.lifecycle_boundary.to_bytes(8, "big")
                 batch.put(Family.SYSTEM, keys.dirty_key(arrivals.partition, user_id), boundary)
                 applied.moved_users.append((arrivals.partition, user_id))
-        if arrivals.next_offset > stored_offset:
-            offset = arrivals.next_offset.to_bytes(8, "big")
-            batch.put(Family.SYSTEM, keys.offset_key(arrivals.partition), offset)
+        if arrivals.position.next_offset > stored_offset:
+            key = keys.offset_key(arrivals.partition)
+            batch.put(Family.SYSTEM, key, arrivals.position.encode())
 
     def _read_heads(self, prefixes: list[bytes]) -> list[tuple[UserMeta, Rows]]:
         wanted = [prefix + kind for prefix in prefixes for kind in (keys.META, keys.TAIL)]
@@ -181,6 +199,11 @@ class UserStore:
             )
             for meta, tail in zip(values[::2], values[1::2], strict=True)
         ]
+
+    def _read_sealed(self, prefix: bytes, meta: UserMeta) -> Rows:
+        cursor = self._scan_user(prefix)
+        chunks = _read_chunks(cursor, prefix, meta.first_position, meta.tail_start)
+        return np.concatenate([empty_rows(), *map(decode_rows, chunks)])
 
     def _scan_user(self, prefix: bytes) -> Cursor:
         return self._store.scan(Family.USERS, prefix, keys.after(prefix))

@@ -8,8 +8,9 @@ from dataclasses import dataclass
 from aiokafka import AIOKafkaConsumer, ConsumerRebalanceListener, ConsumerRecord, TopicPartition
 from aiokafka.errors import KafkaError, NoOffsetForPartitionError, OffsetOutOfRangeError
 
+from state.arrivals import Position
 from state.errors import ConfigError
-from stream.errors import BrokerUnavailable, OffsetUnreachable, StreamError
+from stream.errors import BrokerUnavailable, OffsetUnreachable, StreamError, TopicMismatch
 
 log = logging.getLogger(__name__)
 
@@ -47,6 +48,8 @@ class ConsumerConfig:
 class InteractionConsumer(ConsumerRebalanceListener):  # type: ignore[misc]  # aiokafka's base is untyped
     """Reads the partitions the group gives this member, each from the offset that its store holds.
 
+    The reading begins one record before that offset, so that ingest can see that the topic is still the same.
+
     Until a partition is sought, aiokafka may read it from the group's committed offset; `_positioned` keeps such
     records out, as they may lie beyond what the store has seen. `processing` is held while a poll is applied; a
     rebalance waits for it, so no poll is cut in two by the loss of its partition. It is never held across a poll.
@@ -57,13 +60,13 @@ class InteractionConsumer(ConsumerRebalanceListener):  # type: ignore[misc]  # a
         bootstrap: str,
         topic: str,
         config: ConsumerConfig,
-        stored_offset: Callable[[int], int | None],
+        stored_position: Callable[[int], Position | None],
     ) -> None:
-        """`stored_offset` gives the next offset to apply of a partition, None for one never seen."""
+        """`stored_position` tells how far a partition was applied, None for one never seen."""
         self._topic = topic
         self._config = config
         self._bootstrap = bootstrap
-        self._stored_offset = stored_offset
+        self._stored_position = stored_position
         self._failure: StreamError | None = None
         self._positioned: set[int] = set()
         self._consumer: AIOKafkaConsumer | None = None
@@ -102,6 +105,11 @@ class InteractionConsumer(ConsumerRebalanceListener):  # type: ignore[misc]  # a
         """New records by partition, possibly none. Raises StreamError when reading cannot go on."""
         if self._failure is not None:
             raise self._failure
+        if self._running.partitions_for_topic(self._topic) is None:
+            raise TopicMismatch(
+                f"topic {self._topic!r} is gone from Kafka at {self._bootstrap}; make it again and start from a new "
+                "data directory"
+            )
         try:
             polled = await self._running.getmany(timeout_ms=self._config.poll_timeout_ms)
         except NoOffsetForPartitionError:
@@ -114,6 +122,11 @@ class InteractionConsumer(ConsumerRebalanceListener):  # type: ignore[misc]  # a
             ) from error
         except KafkaError as error:
             raise StreamError(f"reading {self._topic!r} failed: {error!r}") from error
+        except UnicodeDecodeError as error:
+            raise StreamError(
+                f"a record in {self._topic!r} has a header whose name is not UTF-8, which the Kafka client cannot "
+                f"read ({error}); delete the records up to it with kafka-delete-records"
+            ) from error
         return {
             where.partition: records
             for where, records in polled.items()
@@ -167,11 +180,12 @@ class InteractionConsumer(ConsumerRebalanceListener):  # type: ignore[misc]  # a
         beginnings = await self._running.beginning_offsets(assigned)
         ends = await self._running.end_offsets(assigned)
         for where in assigned:
-            stored = self._stored_offset(where.partition)
+            position = self._stored_position(where.partition)
             begin, end = beginnings[where], ends[where]
-            if stored is not None and not begin <= stored <= end:
+            stored = begin if position is None else position.next_offset
+            if not begin <= stored <= end:
                 raise OffsetUnreachable(_explain_unreachable(where, stored, begin, end))
-            self._running.seek(where, begin if stored is None else stored)
+            self._running.seek(where, max(begin, stored - 1))
             self._positioned.add(where.partition)
 
     @property

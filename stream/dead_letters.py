@@ -49,5 +49,7 @@ class DeadLetters:
             (REASON, letter.reason.encode()),
             *more,
         ]
-        delivery = await self._producer.send(self._topic, value, key=record.key, headers=headers)
+        # Kafka's protocol knows a record of nothing, the client does not.
+        key = b"" if record.key is None and value is None else record.key
+        delivery = await self._producer.send(self._topic, value, key=key, headers=headers)
         await wait_for_delivery([delivery])

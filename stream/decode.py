@@ -6,10 +6,11 @@ from functools import lru_cache
 from typing import Protocol
 
 import numpy as np
+import xxhash
 from google.protobuf.message import DecodeError
 
 from protos.interaction_pb2 import Interaction
-from state.arrivals import Arrivals
+from state.arrivals import Arrivals, Position
 from state.errors import ConfigError, InvalidInteraction
 from state.interaction import (
     INTERACTION,
@@ -42,6 +43,14 @@ class Record(Protocol):
     def value(self) -> bytes | None: ...
     @property
     def headers(self) -> Sequence[tuple[str, bytes | None]]: ...
+
+
+def fingerprint(record: Record) -> int:
+    """64 bits that tell a record from whatever may lie at its offset in another topic."""
+    digest = xxhash.xxh3_64(record.timestamp.to_bytes(8, "big", signed=True))
+    digest.update(record.key or b"")
+    digest.update(record.value or b"")
+    return digest.intdigest()
 
 
 @dataclass(frozen=True)
@@ -113,7 +122,7 @@ class Decoder:
             future += clamped
         arrivals = Arrivals(
             partition,
-            records[-1].offset + 1,
+            Position(records[-1].offset + 1, fingerprint(records[-1])),
             user_ids,
             np.asarray(offsets, np.int64),
             np.array(rows, INTERACTION),

@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+from bisect import bisect_left
 from collections import Counter
 from collections.abc import Callable, Sequence
 
@@ -9,7 +10,8 @@ from state.arrivals import Applied
 from state.user_store import UserStore
 from stream.consumer import InteractionConsumer
 from stream.dead_letters import DeadLetters
-from stream.decode import Decoded, Decoder, Record, Rejected
+from stream.decode import Decoded, Decoder, Record, fingerprint
+from stream.errors import OffsetUnreachable
 
 log = logging.getLogger(__name__)
 
@@ -18,7 +20,7 @@ class Ingest:
     """Runs the loop of one state node.
 
     At-least-once delivery, effectively-once apply: the offset is in the same write batch as the state it led to, a
-    restart seeks to it, and offsets below it are skipped.
+    restart seeks to it, and what lies below it is skipped.
     """
 
     def __init__(
@@ -64,25 +66,40 @@ class Ingest:
         """
         owned = self._consumer.assigned()
         decoded = [
-            self._decoder.decode(partition, records)
+            self._decoder.decode(partition, unseen)
             for partition, records in polled.items()
-            if partition in owned
+            if partition in owned and (unseen := self._unseen(partition, records))
         ]
-        await self._dead_letters.write(await asyncio.to_thread(self._new_letters, decoded))
+        if not decoded:
+            return
+        await self._dead_letters.write([letter for part in decoded for letter in part.rejected])
         applied = await asyncio.to_thread(self._apply, decoded)
         await self._consumer.commit(
-            {part.arrivals.partition: part.arrivals.next_offset for part in decoded}
+            {part.arrivals.partition: part.arrivals.position.next_offset for part in decoded}
         )
         self._count(decoded, applied)
 
-    def _new_letters(self, decoded: Sequence[Decoded]) -> list[Rejected]:
-        """Without those that lie before the stored offset: they were written when it passed them."""
-        letters = []
-        for part in decoded:
-            if part.rejected:
-                stored = self._store.next_offset(part.arrivals.partition) or 0
-                letters += [each for each in part.rejected if each.record.offset >= stored]
-        return letters
+    def _unseen(self, partition: int, records: Sequence[Record]) -> Sequence[Record]:
+        """Records from the stored offset on. The one before it, read again after an assignment, must be the one we know.
+
+        Raises OffsetUnreachable when it is not.
+        """
+        position = self._store.position(partition)
+        if position is None:
+            return records
+        first = bisect_left(records, position.next_offset, key=lambda record: record.offset)
+        last_seen = records[first - 1] if first else None
+        if (
+            last_seen is not None
+            and last_seen.offset == position.next_offset - 1
+            and fingerprint(last_seen) != position.fingerprint
+        ):
+            raise OffsetUnreachable(
+                f"partition {partition}: the record at offset {last_seen.offset} is not the one that was applied; the "
+                "topic was made anew, or this is another cluster. Point to the right Kafka, or start from a new data "
+                "directory"
+            )
+        return records[first:]
 
     def _apply(self, decoded: Sequence[Decoded]) -> Applied:
         applied = self._store.apply([part.arrivals for part in decoded])

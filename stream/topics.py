@@ -1,6 +1,7 @@
 """The topics: their names, partitions and settings, how they are made, and which one a user's events go to."""
 
 import asyncio
+import re
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -15,6 +16,7 @@ from state.errors import ConfigError
 from stream.errors import BrokerUnavailable, StreamError, TopicMismatch
 
 MAX_PARTITIONS = 1024
+_TOPIC_NAME = re.compile(r"[A-Za-z0-9._-]{1,249}")
 KEEP_FOREVER = "-1"
 RETRY_EVERY_S = 0.2
 REQUEST_TIMEOUT_MS = 10_000
@@ -41,8 +43,11 @@ class TopicsConfig:
     def __post_init__(self) -> None:
         """Raise ConfigError for empty or repeated names and sizes out of range."""
         names = (self.interactions, self.dead_letters, self.compression_jobs)
-        if not all(names) or len(set(names)) != len(names):
-            raise ConfigError(f"topic names are {names}: give each topic a name of its own")
+        if not all(map(_TOPIC_NAME.fullmatch, names)) or len(set(names)) != len(names):
+            raise ConfigError(
+                f"topic names are {names}: give each topic a name of its own, of at most 249 letters, digits, dots, "
+                "underscores and hyphens"
+            )
         if not 1 <= self.num_partitions <= MAX_PARTITIONS:
             raise ConfigError(
                 f"num_partitions is {self.num_partitions}: choose between 1 and {MAX_PARTITIONS}"

@@ -15,7 +15,7 @@ from services.admin_service import AdminService, NodeView
 from services.grpc_server import GrpcServer
 from services.recommender_service import RecommenderService, UserReader
 from services.state_service import StateService
-from state.arrivals import Arrivals
+from state.arrivals import Arrivals, Position
 from state.interaction import Rows
 from state.key_value_store import MemoryStore
 from state.summary import Summary
@@ -45,10 +45,13 @@ class FakeOwner:
     def add(self, user: str, count: int) -> None:
         """`count` more interactions of a user."""
         partition = partition_of(user, NUM_PARTITIONS)
-        start = self.store.next_offset(partition) or 0
+        position = self.store.position(partition)
+        start = position.next_offset if position else 0
         rows = make_rows(list(range(start, start + count)), first_item=start + 1)
         offsets = np.arange(start, start + count)
-        self.store.apply([Arrivals(partition, start + count, [user] * count, offsets, rows)])
+        self.store.apply(
+            [Arrivals(partition, Position(start + count, 0), [user] * count, offsets, rows)]
+        )
 
     @contextlib.asynccontextmanager
     async def serving(self) -> AsyncIterator[str]:

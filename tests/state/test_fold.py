@@ -10,7 +10,7 @@ from state.fold import fold
 from state.interaction import Rows, empty_rows
 from state.segments import HistoryConfig
 from state.user_state import UserMeta
-from tests.state.builders import SMALL, make_rows
+from tests.state.builders import SMALL, START_MS, make_rows
 
 
 @dataclass
@@ -25,7 +25,7 @@ class History:
     moves: int = 0
 
     def add(self, rows: Rows) -> "History":
-        folded = fold(self.meta, self.tail, rows, self.config)
+        folded = fold(self.meta, self.tail, rows, self.config, self.sealed_rows)
         self.meta, self.tail = folded.meta, folded.tail
         self.chunks.update(folded.sealed)
         for position in folded.evicted:
@@ -35,8 +35,11 @@ class History:
         self.moves += folded.boundary_moved
         return self
 
+    def sealed_rows(self) -> Rows:
+        return np.concatenate([empty_rows(), *(self.chunks[key] for key in sorted(self.chunks))])
+
     def all_rows(self) -> Rows:
-        return np.concatenate([*(self.chunks[key] for key in sorted(self.chunks)), self.tail])
+        return np.concatenate([self.sealed_rows(), self.tail])
 
     def same_as(self, other: "History") -> bool:
         return (
@@ -55,12 +58,20 @@ events = st.lists(
 )
 
 
+def rows_of(log: list[tuple[int, int]]) -> Rows:
+    """An event hash stands for one interaction with one item: a repeated event is equal in every feature."""
+    rows = make_rows([time for time, _ in log], [event_hash for _, event_hash in log])
+    rows["item_id"] = rows["event_hash"]
+    rows["author_id"] = 0
+    return rows
+
+
 @given(events, st.lists(st.integers(1, 20), max_size=30), st.sampled_from(["store", "drop"]))
 def test_any_split_gives_the_same_state(
     log: list[tuple[int, int]], sizes: list[int], late: str
 ) -> None:
     config = HistoryConfig(recent_len=4, mid_term_len=12, chunk_len=3, max_history=30, late=late)  # type: ignore[arg-type]
-    rows = make_rows([time for time, _ in log], [event_hash for _, event_hash in log])
+    rows = rows_of(log)
     one_by_one = History(config)
     for index in range(len(rows)):
         one_by_one.add(rows[index : index + 1])
@@ -81,12 +92,28 @@ def test_order_within_a_poll_does_not_matter_for_distinct_times(order: list[int]
     assert shuffled.same_as(History(config).add(rows))
 
 
-def test_reading_again_changes_nothing() -> None:
-    rows = make_rows(list(range(6)))
-    once = History().add(rows)
-    again = History().add(rows).add(rows)
-    assert again.meta == once.meta
-    assert again.counts == [6, 6, 0]
+@given(events, st.integers(1, 20), st.sampled_from(["store", "drop"]))
+def test_reading_again_changes_nothing(log: list[tuple[int, int]], size: int, late: str) -> None:
+    """However long the log is, as long as nothing left the history."""
+    config = HistoryConfig(recent_len=4, mid_term_len=12, chunk_len=3, max_history=90, late=late)  # type: ignore[arg-type]
+    rows = rows_of(log)
+    rows["event_hash"] = (
+        rows["item_id"] * 100 + rows["event_time_ms"] - START_MS
+    )  # one id, one content
+    history = History(config).add(rows)
+    meta, stored = history.meta, history.all_rows()
+    for start in range(0, len(rows), size):
+        history.add(rows[start : start + size])
+    assert history.meta == meta
+    assert np.array_equal(history.all_rows(), stored)
+
+
+def test_the_same_item_at_another_time_is_another_interaction() -> None:
+    rows = make_rows(list(range(20)))
+    again = rows.copy()
+    again["event_time_ms"] += 1_000
+    again["event_hash"] += 1_000
+    assert History().add(rows).add(again).meta.length == 40
 
 
 def test_ties_keep_offset_order() -> None:

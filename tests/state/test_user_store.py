@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from state.arrivals import Arrivals
+from state.arrivals import Arrivals, Position
 from state.errors import ConfigError, StoreError, StoreLocked
 from state.interaction import Rows
 from state.key_value_store import Batch, Family, KeyValueStore, MemoryStore
@@ -29,7 +29,9 @@ def database(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[KeyValu
 
 def arrive(rows: Rows, user: str = "ann", first_offset: int = 0, partition: int = 0) -> Arrivals:
     offsets = np.arange(first_offset, first_offset + len(rows))
-    return Arrivals(partition, first_offset + len(rows), [user] * len(rows), offsets, rows)
+    return Arrivals(
+        partition, Position(first_offset + len(rows), 7), [user] * len(rows), offsets, rows
+    )
 
 
 def summary_at(boundary: int, version: str = "v1") -> Summary:
@@ -54,8 +56,8 @@ def test_apply_then_read(database: KeyValueStore) -> None:
     assert state.recent(SMALL)["item_id"].tolist() == [17, 18, 19, 20]
     assert state.mid_term(SMALL)["item_id"].tolist() == list(range(7, 17))
     assert store.read_user(0, "bob", "v1") is None
-    assert store.next_offset(0) == 20
-    assert store.next_offset(1) is None
+    assert store.position(0) == Position(20, 7)
+    assert store.position(1) is None
 
 
 def test_offsets_applied_before_are_skipped(database: KeyValueStore) -> None:
@@ -63,21 +65,21 @@ def test_offsets_applied_before_are_skipped(database: KeyValueStore) -> None:
     store.apply([arrive(make_rows(list(range(10))))])
     applied = store.apply([arrive(make_rows(list(range(15))), first_offset=0)])
     assert (applied.replayed, applied.interactions) == (10, 5)
-    assert store.next_offset(0) == 15
+    assert store.position(0) == Position(15, 7)
 
 
 def test_an_older_poll_never_moves_the_offset_back(database: KeyValueStore) -> None:
     store = UserStore(database, SMALL)
     store.apply([arrive(make_rows(list(range(10))))])
     store.apply([arrive(make_rows([1, 2]), first_offset=0)])
-    assert store.next_offset(0) == 10
+    assert store.position(0) == Position(10, 7)
 
 
 def test_users_of_one_poll_do_not_mix(database: KeyValueStore) -> None:
     store = UserStore(database, SMALL)
     rows = make_rows(list(range(6)))
     users = ["ann", "bob", "ann", "bob", "ann", "ann"]
-    store.apply([Arrivals(0, 6, users, np.arange(6), rows)])
+    store.apply([Arrivals(0, Position(6, 7), users, np.arange(6), rows)])
     ann, bob = store.read_user(0, "ann", "v"), store.read_user(0, "bob", "v")
     assert ann is not None
     assert bob is not None
@@ -166,7 +168,7 @@ def test_reopen_finds_everything_and_keeps_the_options(tmp_path: Path) -> None:
     UserStore(database, SMALL).apply([arrive(make_rows(list(range(20))))])
     database.close()
     again = open_rocks(tmp_path)
-    assert UserStore(again, SMALL).next_offset(0) == 20
+    assert UserStore(again, SMALL).position(0) == Position(20, 7)
     newest_options = max(tmp_path.glob("OPTIONS-*"), key=lambda path: path.stat().st_mtime_ns)
     assert newest_options.read_text().count("filter_policy=bloomfilter") == 3
     again.close()
@@ -195,3 +197,30 @@ def test_a_closed_store_says_so(tmp_path: Path, use: Callable[[RocksStore], obje
     database.close()
     with pytest.raises(StoreError):
         use(database)
+
+
+def test_a_log_sent_again_changes_nothing_however_long_ago(database: KeyValueStore) -> None:
+    store = UserStore(database, SMALL)
+    rows = make_rows(list(range(24)))
+    store.apply([arrive(rows)])
+    before = store.read_user(0, "ann", "v1")
+    applied = store.apply([arrive(rows, first_offset=24)])
+    assert (applied.interactions, applied.duplicates) == (0, 24)
+    after = store.read_user(0, "ann", "v1")
+    assert before is not None
+    assert after is not None
+    assert (after.meta, after.chunks, after.tail) == (before.meta, before.chunks, before.tail)
+
+
+def test_a_mark_without_work_is_taken_back(database: KeyValueStore) -> None:
+    store = UserStore(database, SMALL)
+    store.apply([arrive(make_rows(list(range(18))))])
+    store.clear_if_complete(0, "ann", "v1")
+    assert len(store.dirty_marks(0)) == 1, "work is left"
+    store.put_summary(0, "ann", summary_at(6), 0, 0)
+    assert store.mark_dirty(0, "ann")
+    assert not store.mark_dirty(0, "ann"), "owed already"
+    store.clear_if_complete(0, "ann", "v2")
+    assert len(store.dirty_marks(0)) == 1, "another bundle's work is left"
+    store.clear_if_complete(0, "ann", "v1")
+    assert store.dirty_marks(0) == []

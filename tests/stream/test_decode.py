@@ -84,7 +84,7 @@ def test_bad_records_are_rejected_and_their_neighbours_kept(
     good = interaction()
     decoded = decode(FakeRecord(good), FakeRecord(value, offset=1), FakeRecord(good, offset=5))
     assert decoded.arrivals.offsets.tolist() == [0, 5]
-    assert decoded.arrivals.next_offset == 6
+    assert decoded.arrivals.position.next_offset == 6
     assert [letter.record.offset for letter in decoded.rejected] == [1]
     assert reason in decoded.rejected[0].reason
 
@@ -111,5 +111,5 @@ def test_newer_producers_are_understood() -> None:
 @given(st.binary(max_size=200))
 def test_rubbish_never_raises(value: bytes) -> None:
     decoded = decode(FakeRecord(value))
-    assert decoded.arrivals.next_offset == 1
+    assert decoded.arrivals.position.next_offset == 1
     assert len(decoded.rejected) + len(decoded.arrivals.rows) == 1

@@ -20,7 +20,7 @@ from state.user_store import UserStore
 from stream.consumer import ConsumerConfig, InteractionConsumer
 from stream.dead_letters import CUT_FROM, REASON, SOURCE_OFFSET, DeadLetters
 from stream.decode import Decoder, DecoderConfig, Rejected
-from stream.errors import OffsetUnreachable
+from stream.errors import OffsetUnreachable, TopicMismatch
 from stream.ingest import Ingest
 from stream.producer import Producer, wait_for_delivery
 from stream.topics import TopicsConfig, partition_of
@@ -65,7 +65,7 @@ class Node:
         self.store = UserStore(self.database, SMALL)
         self.producer = Producer(bootstrap)
         self.consumer = InteractionConsumer(
-            bootstrap, topics.interactions, ConsumerConfig(group=group), self.store.next_offset
+            bootstrap, topics.interactions, ConsumerConfig(group=group), self.store.position
         )
         self.moves = 0
         self.ingest = Ingest(
@@ -145,6 +145,23 @@ async def test_large_rubbish_with_odd_headers_is_kept_whole(
         await until(lambda: node.applied() == 1 and node.ingest.counters["dead_letters"] == 2)
     letters = await read_all(kafka.bootstrap, topics.dead_letters, 2)
     assert [letter.value == rubbish for letter in letters] == [True, True]
+
+
+async def test_a_record_of_nothing_stops_nothing(
+    kafka: RunningKafka, topics: TopicsConfig, tmp_path: Path, group: str
+) -> None:
+    producer = AIOKafkaProducer(bootstrap_servers=kafka.bootstrap)
+    await producer.start()
+    nothing = producer.create_batch()  # the only way past the client's own check
+    nothing.append(key=None, value=None, timestamp=None)
+    await (await producer.send_batch(nothing, topics.interactions, partition=0))
+    await producer.stop()
+    await produce(kafka.bootstrap, topics.interactions, [event("ann", 0)])
+    node = Node(kafka.bootstrap, topics, tmp_path, group)
+    async with running(node):
+        await until(lambda: node.applied() == 1 and node.ingest.counters["dead_letters"] == 1)
+    (letter,) = await read_all(kafka.bootstrap, topics.dead_letters, 1)
+    assert (letter.key, letter.value) == (b"", None)
 
 
 async def test_what_the_dead_letter_topic_refuses_is_cut_and_says_so(
@@ -234,23 +251,51 @@ async def test_an_offset_that_retention_overtook_is_refused_with_both_numbers(
                 await task
 
 
+@pytest.mark.parametrize(
+    ("num_events", "message"),
+    [(0, "at offset 5, but the topic ends at 0"), (9, "offset 4 is not the one that was applied")],
+    ids=["shorter", "longer"],
+)
 async def test_a_topic_made_anew_is_refused(
-    kafka: RunningKafka, topics: TopicsConfig, tmp_path: Path, group: str
+    kafka: RunningKafka,
+    topics: TopicsConfig,
+    tmp_path: Path,
+    group: str,
+    num_events: int,
+    message: str,
 ) -> None:
     await produce(kafka.bootstrap, topics.interactions, [event("ann", n) for n in range(5)])
     node = Node(kafka.bootstrap, topics, tmp_path, group)
     async with running(node):
         await until(lambda: node.applied() == 5)
     other = TopicsConfig(
-        interactions=topics.dead_letters,  # an empty topic stands in for the one made anew
+        interactions=topics.dead_letters,  # another topic stands in for the one made anew
         dead_letters=topics.interactions,
         compression_jobs=topics.compression_jobs,
         num_partitions=topics.num_partitions,
     )
+    events = [event("ann", n) for n in range(num_events)]
+    await produce(kafka.bootstrap, other.interactions, events)
     again = Node(kafka.bootstrap, other, tmp_path, f"{group}-other")
     async with running(again) as task:
         async with asyncio.timeout(DEADLINE_S):
-            with pytest.raises(OffsetUnreachable, match="at offset 5, but the topic ends at 0"):
+            with pytest.raises(OffsetUnreachable, match=message):
+                await task
+
+
+async def test_a_topic_that_is_deleted_ends_the_reading(
+    kafka: RunningKafka, topics: TopicsConfig, tmp_path: Path, group: str
+) -> None:
+    await produce(kafka.bootstrap, topics.interactions, [event("ann", n) for n in range(5)])
+    node = Node(kafka.bootstrap, topics, tmp_path, group)
+    async with running(node) as task:
+        await until(lambda: node.applied() == 5)
+        admin = AIOKafkaAdminClient(bootstrap_servers=kafka.bootstrap)
+        await admin.start()
+        await admin.delete_topics([topics.interactions])
+        await admin.close()
+        async with asyncio.timeout(DEADLINE_S):
+            with pytest.raises(TopicMismatch, match="is gone"):
                 await task
 
 
