@@ -17,7 +17,7 @@ class DescribeUserRequest(_message.Message):
     def __init__(self, user_id: _Optional[str] = ..., newest: _Optional[int] = ...) -> None: ...
 
 class UserDescription(_message.Message):
-    __slots__ = ("user_id", "partition", "meta", "recent", "mid_term", "lifecycle", "chunks", "stored_bytes", "dirty", "summaries", "newest")
+    __slots__ = ("user_id", "partition", "meta", "recent", "mid_term", "lifecycle", "chunks", "stored_bytes", "dirty", "summaries", "newest", "owned")
     USER_ID_FIELD_NUMBER: _ClassVar[int]
     PARTITION_FIELD_NUMBER: _ClassVar[int]
     META_FIELD_NUMBER: _ClassVar[int]
@@ -29,6 +29,7 @@ class UserDescription(_message.Message):
     DIRTY_FIELD_NUMBER: _ClassVar[int]
     SUMMARIES_FIELD_NUMBER: _ClassVar[int]
     NEWEST_FIELD_NUMBER: _ClassVar[int]
+    OWNED_FIELD_NUMBER: _ClassVar[int]
     user_id: str
     partition: int
     meta: _state_pb2.UserMeta
@@ -40,7 +41,8 @@ class UserDescription(_message.Message):
     dirty: bool
     summaries: _containers.RepeatedCompositeFieldContainer[SummaryDescription]
     newest: _containers.RepeatedCompositeFieldContainer[_interaction_pb2.Interaction]
-    def __init__(self, user_id: _Optional[str] = ..., partition: _Optional[int] = ..., meta: _Optional[_Union[_state_pb2.UserMeta, _Mapping]] = ..., recent: _Optional[int] = ..., mid_term: _Optional[int] = ..., lifecycle: _Optional[int] = ..., chunks: _Optional[int] = ..., stored_bytes: _Optional[int] = ..., dirty: _Optional[bool] = ..., summaries: _Optional[_Iterable[_Union[SummaryDescription, _Mapping]]] = ..., newest: _Optional[_Iterable[_Union[_interaction_pb2.Interaction, _Mapping]]] = ...) -> None: ...
+    owned: bool
+    def __init__(self, user_id: _Optional[str] = ..., partition: _Optional[int] = ..., meta: _Optional[_Union[_state_pb2.UserMeta, _Mapping]] = ..., recent: _Optional[int] = ..., mid_term: _Optional[int] = ..., lifecycle: _Optional[int] = ..., chunks: _Optional[int] = ..., stored_bytes: _Optional[int] = ..., dirty: _Optional[bool] = ..., summaries: _Optional[_Iterable[_Union[SummaryDescription, _Mapping]]] = ..., newest: _Optional[_Iterable[_Union[_interaction_pb2.Interaction, _Mapping]]] = ..., owned: _Optional[bool] = ...) -> None: ...
 
 class SummaryDescription(_message.Message):
     __slots__ = ("bundle_version", "boundary", "count", "built_at_ms", "stored_bytes")

@@ -52,6 +52,7 @@ class AdminService(admin_pb2_grpc.AdminServiceServicer):
             raise NotFound(f"no state for user {request.user_id!r}")
         description = self._describe(user)
         description.user_id, description.partition = request.user_id, partition
+        description.owned = partition in self._node.assigned()
         newest = user.tail[::-1][: min(request.newest, _MAX_NEWEST)]
         description.newest.extend(
             interaction_to_wire(row, request.user_id) for row in newest.tolist()

@@ -10,6 +10,7 @@ from protos import state_pb2, state_pb2_grpc
 from services.errors import InvalidRequest, NotFound, Unreachable
 from services.state_messages import rolled_to_wire, summary_from_wire, user_to_wire
 from state.interaction import check_user_id
+from state.segments import HistoryConfig
 from state.user_store import UserStore
 from stream.topics import partition_of
 
@@ -17,6 +18,8 @@ Context = grpc.aio.ServicerContext[Any, Any]
 
 DEFAULT_MAX_CHUNKS = 64
 _MAX_CHUNKS = 1_024
+_MAX_ASKED = 100_000
+_MAX_SUMMARY_BYTES = 4 << 20
 
 
 class StateService(state_pb2_grpc.StateServiceServicer):
@@ -39,6 +42,7 @@ class StateService(state_pb2_grpc.StateServiceServicer):
         self._assigned = assigned
         self._on_summary = on_summary
         self._on_dirty = on_dirty
+        self._asked: set[tuple[str, str]] = set()
 
     async def GetUserState(
         self, request: state_pb2.GetUserStateRequest, context: Context
@@ -65,6 +69,10 @@ class StateService(state_pb2_grpc.StateServiceServicer):
         )
         if rolled is None:
             raise NotFound(f"no state for user {request.user_id!r}")
+        if not rolled.chunks:
+            await asyncio.to_thread(
+                self._store.clear_if_complete, partition, request.user_id, request.bundle_version
+            )
         return rolled_to_wire(rolled)
 
     async def PutSummary(
@@ -72,8 +80,7 @@ class StateService(state_pb2_grpc.StateServiceServicer):
     ) -> state_pb2.PutSummaryResponse:
         """See protos/state.proto."""
         partition = self._owned_partition(request.user_id)
-        if not request.summary.bundle_version:
-            raise InvalidRequest("summary.bundle_version is empty; a summary names its bundle")
+        _check_summary(request.summary, self._store.history)
         stored, complete = await asyncio.to_thread(
             self._store.put_summary,
             partition,
@@ -86,9 +93,16 @@ class StateService(state_pb2_grpc.StateServiceServicer):
         return state_pb2.PutSummaryResponse(stored=stored, complete=complete)
 
     async def _owe_summary(self, partition: int, request: state_pb2.GetUserStateRequest) -> None:
-        """A bundle asks for a user that was compressed under another one only: have it done."""
-        if not request.bundle_version:
+        """A bundle asks for a user that was compressed under another one only: have it done.
+
+        Once per user and bundle: where no worker has that bundle, asking again would not help.
+        """
+        asked = (request.user_id, request.bundle_version)
+        if not request.bundle_version or asked in self._asked:
             return
+        if len(self._asked) >= _MAX_ASKED:
+            self._asked.clear()
+        self._asked.add(asked)
         if await asyncio.to_thread(self._store.mark_dirty, partition, request.user_id):
             self._on_dirty()
 
@@ -100,3 +114,20 @@ class StateService(state_pb2_grpc.StateServiceServicer):
                 f"partition {partition} of user {user_id!r} is not owned by this node now"
             )
         return partition
+
+
+def _check_summary(summary: state_pb2.Summary, history: HistoryConfig) -> None:
+    """What can be known of a summary without its bundle. Raises InvalidRequest."""
+    if not summary.bundle_version:
+        raise InvalidRequest("summary.bundle_version is empty; a summary names its bundle")
+    if summary.boundary % history.chunk_len or not 0 < summary.count <= summary.boundary:
+        raise InvalidRequest(
+            f"summary.boundary is {summary.boundary} and count {summary.count}; the boundary must be a multiple of "
+            f"chunk_len ({history.chunk_len}), the count above 0 and at most the boundary"
+        )
+    num_bytes = len(summary.accumulators) + len(summary.tokens)
+    if not (summary.accumulators and summary.tokens) or num_bytes > _MAX_SUMMARY_BYTES:
+        raise InvalidRequest(
+            f"summary has {len(summary.accumulators)} bytes of accumulators and {len(summary.tokens)} of tokens; "
+            f"both are needed, together at most {_MAX_SUMMARY_BYTES}"
+        )

@@ -4,6 +4,7 @@ import asyncio
 from concurrent.futures import ThreadPoolExecutor
 
 from protos.compression_pb2 import CompressionJob
+from services.clients import StateClient
 from services.compression_worker import CompressionWorker
 from state.summary import Summary
 from stream.topics import partition_of
@@ -79,3 +80,17 @@ async def test_an_owner_that_is_away_is_survived() -> None:
         await worker.compress([CompressionJob(user_id="ann", owner_address="127.0.0.1:1")])
         await worker.close()
     assert worker.counters["failed"] == 1
+
+
+async def test_a_mark_of_a_bundle_nobody_has_is_taken_back() -> None:
+    owner = FakeOwner()
+    owner.add("ann", 24)
+    await compress(owner, SumCompressor(), "ann")
+    partition = partition_of("ann", NUM_PARTITIONS)
+    async with owner.serving() as address, StateClient(address, 5.0) as users:
+        await users.read_user("ann", "unknown bundle")
+        assert len(owner.store.dirty_marks(partition)) == 1
+        await users.read_rolled("ann", "v1", 1)  # what a worker does with the job
+        assert owner.store.dirty_marks(partition) == []
+        await users.read_user("ann", "unknown bundle")
+    assert owner.store.dirty_marks(partition) == []

@@ -1,5 +1,7 @@
 """The gRPC services as their callers use them: over a real channel."""
 
+from typing import Any
+
 import grpc
 import grpc.aio
 import pytest
@@ -19,6 +21,7 @@ from services.errors import CannotListen, NotFound, Unreachable
 from services.grpc_server import GrpcServer
 from state.user_state import UserState
 from tests.services.nodes import FakeOwner, SumCompressor, recommending
+from tests.state.builders import make_rows
 
 
 async def recommend(address: str, **fields: object) -> wire.RecommendResponse:
@@ -32,7 +35,7 @@ async def test_recommend_says_what_it_was_made_from() -> None:
     owner = FakeOwner()
     owner.add("ann", 20)
     async with owner.serving() as state_address, StateClient(state_address, 5.0) as users:
-        summary = SumCompressor().roll(None, [], 3, 1)
+        summary = SumCompressor().roll(None, [make_rows([1, 2, 3])], 3, 1)
         assert await users.put_summary("ann", summary, 0, 0) == (True, False)
         async with recommending(users) as address:
             reply = await recommend(address, user_id="ann", k=3, exclude_item_ids=[19])
@@ -67,7 +70,9 @@ async def test_a_bundle_without_a_summary_owes_one() -> None:
     partition = next(
         iter({0, 1, 2} & owner.assigned & {p for p in range(3) if owner.store.dirty_marks(p)})
     )
-    owner.store.put_summary(partition, "ann", SumCompressor().roll(None, [], 6, 1), 0, 0)
+    owner.store.put_summary(
+        partition, "ann", SumCompressor().roll(None, [make_rows(list(range(6)))], 6, 1), 0, 0
+    )
     assert owner.store.dirty_marks(partition) == []
     async with owner.serving() as address, StateClient(address, 5.0) as users:
         await users.read_user("ann", "v1")
@@ -130,9 +135,30 @@ async def test_users_of_partitions_owned_elsewhere_are_not_served() -> None:
             await users.read_user("ann", "v1")
 
 
-async def test_put_summary_refuses_tokens_of_another_shape() -> None:
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"bundle_version": ""},
+        {"boundary": 4},
+        {"count": 0},
+        {"count": 4},
+        {"tokens": b""},
+        {"accumulators": b""},
+        {"num_tokens": 3},
+        {"accumulators": b"x" * (5 << 20)},
+    ],
+)
+async def test_put_summary_refuses_what_cannot_be_one(fields: dict[str, Any]) -> None:
+    good: dict[str, Any] = {
+        "bundle_version": "v1",
+        "boundary": 3,
+        "count": 3,
+        "accumulators": b"z",
+        "num_tokens": 1,
+        "tokens": b"1234",
+    }
     async with FakeOwner().serving() as address, grpc.aio.insecure_channel(address) as channel:
-        summary = state_pb2.Summary(bundle_version="v1", num_tokens=3, tokens=b"1234")
+        summary = state_pb2.Summary(**{**good, **fields})
         with pytest.raises(grpc.aio.AioRpcError) as caught:
             await StateServiceStub(channel).PutSummary(
                 state_pb2.PutSummaryRequest(user_id="ann", summary=summary)
@@ -151,6 +177,7 @@ async def test_admin_describes_users_and_store() -> None:
             await admin.DescribeUser(admin_pb2.DescribeUserRequest(user_id="nobody"))
     assert (user.recent, user.mid_term, user.lifecycle) == (4, 10, 6)
     assert user.dirty
+    assert user.owned
     assert user.stored_bytes > 0
     assert [event.item_id for event in user.newest] == [20, 19]
     assert list(user.newest[0].kinds) == [1]
