@@ -57,3 +57,56 @@ def test_a_damaged_parquet_file_is_named(tmp_path: Path) -> None:
     path.write_bytes(b"PAR1 no")
     with pytest.raises(InvalidInteraction, match="cannot be read"):
         read_event_log(path)
+
+
+def test_missing_event_ids_are_derived_one_by_one(tmp_path: Path) -> None:
+    path = tmp_path / "events.parquet"
+    table = TABLE.append_column("event_id", pa.array(["own", None, None, ""], pa.string()))
+    pyarrow.parquet.write_table(table, path)
+    log = read_event_log(path)
+    assert len(set(log.event_ids)) == 4
+    assert "own" in log.event_ids
+
+
+def test_user_ids_of_a_csv_stay_as_they_are_written(tmp_path: Path) -> None:
+    path = tmp_path / "events.csv"
+    path.write_text(f"user_id,item_id,event_time_ms\n007,1,{START_MS}\n7,2,{START_MS}\n")
+    assert read_event_log(path).user_ids == ["007", "7"]
+
+
+def test_long_user_ids_get_event_ids_that_fit(tmp_path: Path) -> None:
+    path = tmp_path / "events.parquet"
+    users = ["é" * 120, "x" * 200, "é" * 120, "y"]
+    pyarrow.parquet.write_table(TABLE.set_column(0, "user_id", pa.array(users)), path)
+    ids = read_event_log(path).event_ids
+    assert len(set(ids)) == 4
+    assert max(len(event_id.encode()) for event_id in ids) <= 128
+
+
+@pytest.mark.parametrize(
+    ("column", "values", "phrase"),
+    [
+        ("user_id", pa.array(["a", None, "b", "c"]), "row 1: user_id has 0 bytes"),
+        ("user_id", pa.array(["a", "x" * 300, "b", "c"]), "row 1: user_id has 300 bytes"),
+        ("user_id", pa.array([b"a", b"\xff\xfe", b"b", b"c"]), "column user_id"),
+        ("kinds", pa.array([["view"], [], [], []]), "column kinds"),
+        ("item_id", pa.array([1, None, 2, 3]), "column item_id has 1 empty values"),
+        ("tag", pa.array([-1, 0, 0, 0]), "column tag"),
+    ],
+)
+def test_columns_at_fault_are_named(
+    tmp_path: Path, column: str, values: pa.Array, phrase: str
+) -> None:
+    path = tmp_path / "events.parquet"
+    index = TABLE.column_names.index(column)
+    pyarrow.parquet.write_table(TABLE.set_column(index, column, values), path)
+    with pytest.raises(InvalidInteraction, match=phrase):
+        read_event_log(path)
+
+
+def test_an_event_id_that_is_too_long_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "events.parquet"
+    ids = pa.array(["a", "b", "c" * 200, "d"])
+    pyarrow.parquet.write_table(TABLE.append_column("event_id", ids), path)
+    with pytest.raises(InvalidInteraction, match="row 2: event_id has 200 bytes"):
+        read_event_log(path)
