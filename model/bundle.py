@@ -174,16 +174,24 @@ def _read_manifest(path: Path) -> tuple[bytes, dict[str, Any]]:
             f"{path} is not a bundle: {MANIFEST} cannot be read ({error.strerror}); make one with `gemstream train`"
         ) from error
     try:
-        manifest = json.loads(data)
+        manifest = json.loads(data.decode())
         found = manifest["format_version"]
         manifest["sha256"].get("")
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise BundleError(f"{path / MANIFEST} is damaged: {error!r}") from error
+    except UnicodeDecodeError as error:
+        raise _damaged(path, f"byte {error.start} is not UTF-8") from error
+    except json.JSONDecodeError as error:
+        raise _damaged(path, f"no JSON at line {error.lineno}, column {error.colno}") from error
+    except (KeyError, TypeError, AttributeError) as error:
+        raise _damaged(path, "it lacks format_version or sha256") from error
     if found != FORMAT_VERSION:
         raise BundleError(
             f"{path} has bundle format {found}; this release reads format {FORMAT_VERSION}"
         )
     return data, manifest
+
+
+def _damaged(path: Path, fault: str) -> BundleError:
+    return BundleError(f"{path / MANIFEST} is damaged: {fault}; copy the bundle again")
 
 
 def _verify(file: Path, expected: str | None) -> None:

@@ -86,9 +86,22 @@ def test_unknown_formats_and_settings_are_refused(copied: Path) -> None:
     edit(copied, format_version=1, history={"recent_length": 3})
     with pytest.raises(BundleError, match="do not fit together"):
         load_bundle(copied)
-    (copied / MANIFEST).write_text("{")
-    with pytest.raises(BundleError, match="damaged"):
+
+
+@pytest.mark.parametrize(
+    ("content", "fault"),
+    [
+        (b"{", "no JSON at line 1, column 2"),
+        (b'{"a": "\xff"}', "byte 7 is not UTF-8"),
+        (b"[]", "it lacks format_version or sha256"),
+        (b"{}", "it lacks format_version or sha256"),
+    ],
+)
+def test_a_damaged_manifest_is_named(copied: Path, content: bytes, fault: str) -> None:
+    (copied / MANIFEST).write_bytes(content)
+    with pytest.raises(BundleError) as caught:
         load_bundle(copied)
+    assert str(caught.value) == (f"{copied / MANIFEST} is damaged: {fault}; copy the bundle again")
 
 
 def test_parts_of_other_sizes_are_refused(copied: Path, bundle: Bundle) -> None:
