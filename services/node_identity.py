@@ -17,10 +17,18 @@ def node_identity(data_dir: Path) -> str:
     path = data_dir / _FILE
     try:
         data_dir.mkdir(parents=True, exist_ok=True)
-        if not path.exists():
-            path.write_text(f"state-node-{uuid.uuid4().hex[:12]}")
+        # Empty after a crash of the machine: a new name costs one session timeout.
+        if not path.exists() or not path.read_text().strip():
+            _write_whole(path, f"state-node-{uuid.uuid4().hex[:12]}")
         return path.read_text().strip()
     except OSError as error:
         raise StoreError(
             f"{path}: {error.strerror}; the data directory must be writable"
         ) from error
+
+
+def _write_whole(path: Path, text: str) -> None:
+    """All of it or nothing: a process that is killed here leaves no half name."""
+    scratch = path.with_name(f".{path.name}-{uuid.uuid4().hex}")
+    scratch.write_text(text)
+    scratch.replace(path)
