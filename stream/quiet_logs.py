@@ -41,6 +41,18 @@ class RateLimit(logging.Filter):
         return False
 
 
+def coordinator_is_not_missing(record: logging.LogRecord) -> bool:
+    """Whether a line is anything but "no group coordinator yet".
+
+    The first group ever makes the broker create its offsets topic; until that is done it answers so, aiokafka asks
+    again, and nothing is wrong.
+    """
+    return not (
+        record.msg == "Group Coordinator Request failed: %s"
+        and "GroupCoordinatorNotAvailableError" in record.getMessage()
+    )
+
+
 def quieten_aiokafka() -> None:
     """Limit every logger aiokafka has; calling it again changes nothing. Import aiokafka first."""
     # Filters of a logger do not see the records of its children: each gets the filter.
@@ -49,4 +61,5 @@ def quieten_aiokafka() -> None:
         if name.partition(".")[0] == "aiokafka" and not any(
             isinstance(each, RateLimit) for each in logger.filters
         ):
+            logger.addFilter(coordinator_is_not_missing)
             logger.addFilter(RateLimit())
