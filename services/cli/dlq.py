@@ -4,12 +4,12 @@ import asyncio
 from typing import Annotated, Any
 
 import typer
-from google.protobuf.json_format import MessageToDict
 
 from services.cli.options import BootstrapOption, ConfigOption
 from services.cli.output import (
     CommandError,
     JsonOption,
+    message_document,
     print_json,
     print_table,
     print_text,
@@ -158,5 +158,5 @@ def _whole(letter: DeadLetter) -> dict[str, Any]:
         },
         "value_hex": None if letter.value is None else letter.value.hex(),
         "cut_from_bytes": letter.cut_from_bytes,
-        "interaction": interaction and MessageToDict(interaction, preserving_proto_field_name=True),
+        "interaction": interaction and message_document(interaction),
     }

@@ -1,5 +1,7 @@
 """The `gemstream` command: its groups, and the one place where errors become messages and exit codes."""
 
+import logging
+import signal
 import sys
 
 import typer
@@ -34,8 +36,12 @@ app.add_typer(kafka.app, name="kafka")
 
 def main() -> None:
     """Entry point. Errors we foresaw print one line; anything else is our bug and keeps its traceback."""
+    # A command says itself what went wrong; a role sets the level that its log wants.
+    logging.getLogger("aiokafka").setLevel(logging.CRITICAL)
     try:
         app()
+    except KeyboardInterrupt:
+        sys.exit(128 + signal.SIGINT)
     except (CommandError, ModelError, ServiceError, StateError, StreamError) as error:
         print_error(error)
         sys.exit(_exit_code(error))

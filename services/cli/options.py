@@ -5,6 +5,8 @@ from typing import Annotated
 
 import typer
 
+from services.settings import load_settings
+
 ConfigOption = Annotated[
     Path | None,
     typer.Option("--config", help="A TOML file with the settings; see docs/settings.md."),
@@ -23,14 +25,30 @@ BundleOption = Annotated[
 ]
 TimeoutOption = Annotated[float, typer.Option("--timeout", help="Seconds to wait for an answer.")]
 StateAddressOption = Annotated[
-    str, typer.Option("--state", help="Address of the state node.", envvar="GEMSTREAM_STATE")
+    str | None,
+    typer.Option(
+        "--state",
+        help="Address of the state node. Default: the settings'.",
+        envvar="GEMSTREAM_STATE",
+    ),
 ]
 RecommenderAddressOption = Annotated[
-    str,
+    str | None,
     typer.Option(
-        "--address", help="Address of the inference node.", envvar="GEMSTREAM_RECOMMENDER"
+        "--address",
+        help="Address of the inference node. Default: the settings'.",
+        envvar="GEMSTREAM_RECOMMENDER",
     ),
 ]
 
-DEFAULT_STATE_ADDRESS = "127.0.0.1:50051"
-DEFAULT_RECOMMENDER_ADDRESS = "127.0.0.1:50052"
+
+def state_address(given: str | None, config: Path | None) -> str:
+    """The state node to ask: as given (option, then environment), else the settings'. Raises SettingsError."""
+    settings = load_settings(config, {})
+    return given or settings.state_node.address
+
+
+def recommender_address(given: str | None, config: Path | None) -> str:
+    """The inference node to ask: as given (option, then environment), else the settings'. Raises SettingsError."""
+    settings = load_settings(config, {})
+    return given or settings.inference_node.listen

@@ -7,6 +7,8 @@ from datetime import UTC, datetime
 from typing import Annotated, Any
 
 import typer
+from google.protobuf.json_format import MessageToDict
+from google.protobuf.message import Message
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
@@ -22,7 +24,8 @@ people = Console(stderr=True)
 class CommandError(Exception):
     """A command cannot do what was asked; the message says what to do next.
 
-    Exit codes: 1 = failed, 3 = not found, 4 = a service cannot be reached. Wrong usage is 2, from the parser.
+    Exit codes: 1 = failed, 3 = not found, 4 = a service cannot be reached, 78 = a role's configuration is
+    wrong. Wrong usage is 2, from the parser.
     """
 
     FAILED, NOT_FOUND, UNREACHABLE = 1, 3, 4
@@ -38,6 +41,14 @@ def print_json(document: Any) -> None:
     sys.stdout.write(json.dumps(document, ensure_ascii=False) + "\n")
 
 
+def message_document(message: Message) -> dict[str, Any]:
+    """A message for `print_json`, with its empty fields; 64-bit numbers are strings, as in protobuf's JSON."""
+    document: dict[str, Any] = MessageToDict(
+        message, preserving_proto_field_name=True, always_print_fields_with_no_presence=True
+    )
+    return document
+
+
 def print_error(error: Exception) -> None:
     """An error on standard error; its text is shown as it is."""
     people.print(Text.assemble(("error: ", "bold red"), str(error)), soft_wrap=True)
@@ -50,13 +61,21 @@ def print_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[obje
     for name in columns:
         table.add_column(name)
     for row in rows:
-        table.add_row(*(Text(str(cell)) for cell in row))
+        table.add_row(*(Text(printable(str(cell))) for cell in row))
     Console().print(table)
 
 
 def print_text(text: str) -> None:
     """A line for people on standard output."""
-    Console().print(text, highlight=False, markup=False, soft_wrap=True)
+    Console().print(printable(text), highlight=False, markup=False, soft_wrap=True)
+
+
+def printable(text: str) -> str:
+    """`text` on one line, with control characters escaped: ids and titles come from outside."""
+    return "".join(
+        character if character.isprintable() else character.encode("unicode_escape").decode()
+        for character in text
+    )
 
 
 def time_text(time_ms: int) -> str:

@@ -3,15 +3,22 @@
 from typing import Annotated
 
 import typer
-from google.protobuf.json_format import MessageToDict
 
 from protos import recommender_pb2
 from services.cli.options import (
-    DEFAULT_RECOMMENDER_ADDRESS,
+    ConfigOption,
     RecommenderAddressOption,
     TimeoutOption,
+    recommender_address,
 )
-from services.cli.output import JsonOption, print_json, print_table, print_text, time_text
+from services.cli.output import (
+    JsonOption,
+    message_document,
+    print_json,
+    print_table,
+    print_text,
+    time_text,
+)
 
 
 def recommend(
@@ -19,7 +26,8 @@ def recommend(
     k: Annotated[int, typer.Option("-k", min=1, max=500, help="How many items.")] = 10,
     exclude: Annotated[list[int] | None, typer.Option(help="Item ids never to return.")] = None,
     beam_width: Annotated[int, typer.Option(min=0, max=1000, help="0 = the server's default.")] = 0,
-    address: RecommenderAddressOption = DEFAULT_RECOMMENDER_ADDRESS,
+    config: ConfigOption = None,
+    address: RecommenderAddressOption = None,
     timeout: TimeoutOption = 10.0,
     as_json: JsonOption = False,
 ) -> None:
@@ -29,9 +37,9 @@ def recommend(
     request = recommender_pb2.RecommendRequest(
         user_id=user, k=k, exclude_item_ids=exclude or [], beam_width=beam_width
     )
-    reply = clients.recommend(address, request, timeout)
+    reply = clients.recommend(recommender_address(address, config), request, timeout)
     if as_json:
-        print_json(MessageToDict(reply, preserving_proto_field_name=True))
+        print_json(message_document(reply))
         return
     print_table(
         f"Recommended to user {user}",
@@ -47,7 +55,9 @@ def recommend(
 def describe(reply: recommender_pb2.RecommendResponse) -> str:
     """What the items were made from, in words."""
     segments, freshness = reply.segments, reply.freshness
-    if reply.source == recommender_pb2.SOURCE_POPULAR:
+    if recommender_pb2.DEGRADATION_STATE_UNAVAILABLE in reply.degraded:
+        origin = "popular items: the user's state could not be read"
+    elif reply.source == recommender_pb2.SOURCE_POPULAR:
         origin = "popular items: nothing is known of this user"
     else:
         origin = (

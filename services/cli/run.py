@@ -6,8 +6,11 @@ from typing import Annotated
 import typer
 
 from services.cli.options import BootstrapOption, BundleOption, ConfigOption, DataDirOption
+from services.cli.output import CommandError
+from services.errors import SettingsError
 from services.local_broker import find_bootstrap
 from services.settings import load_settings
+from services.supervisor import EX_CONFIG
 
 
 class Role(StrEnum):
@@ -30,9 +33,12 @@ def run(
 
     from services.process import run_role
 
-    settings = load_settings(
-        config, {"bootstrap": bootstrap, "data_dir": data_dir, "bundle": bundle}
-    )
-    if role is not Role.INFERENCE_NODE:
-        settings = replace(settings, bootstrap=find_bootstrap(settings))
+    try:
+        settings = load_settings(
+            config, {"bootstrap": bootstrap, "data_dir": data_dir, "bundle": bundle}
+        )
+        if role is not Role.INFERENCE_NODE:
+            settings = replace(settings, bootstrap=find_bootstrap(settings))
+    except SettingsError as error:
+        raise CommandError(str(error), EX_CONFIG) from error
     raise typer.Exit(run_role(role.value, settings))

@@ -1,10 +1,9 @@
 """`gemstream store`: what a state node holds."""
 
 import typer
-from google.protobuf.json_format import MessageToDict
 
-from services.cli.options import DEFAULT_STATE_ADDRESS, StateAddressOption, TimeoutOption
-from services.cli.output import JsonOption, bytes_text, print_json, print_table
+from services.cli.options import ConfigOption, StateAddressOption, TimeoutOption, state_address
+from services.cli.output import JsonOption, bytes_text, message_document, print_json, print_table
 
 app = typer.Typer(help="What a state node holds.", no_args_is_help=True)
 
@@ -16,19 +15,17 @@ def group() -> None:
 
 @app.command()
 def stats(
-    state: StateAddressOption = DEFAULT_STATE_ADDRESS,
+    config: ConfigOption = None,
+    state: StateAddressOption = None,
     timeout: TimeoutOption = 30.0,
     as_json: JsonOption = False,
 ) -> None:
     """Show partitions, offsets, users and counters of a state node."""
     from services import clients
 
-    store = clients.describe_store(state, timeout)
+    store = clients.describe_store(state_address(state, config), timeout)
     if as_json:
-        document = MessageToDict(
-            store, preserving_proto_field_name=True, always_print_fields_with_no_presence=True
-        )
-        print_json(document)
+        print_json(message_document(store))
         return
     users = sum(partition.users for partition in store.partitions)
     print_table(

@@ -3,11 +3,18 @@
 from typing import Annotated
 
 import typer
-from google.protobuf.json_format import MessageToDict
 
 from protos import admin_pb2
-from services.cli.options import DEFAULT_STATE_ADDRESS, StateAddressOption, TimeoutOption
-from services.cli.output import JsonOption, age_text, bytes_text, print_json, print_table, time_text
+from services.cli.options import ConfigOption, StateAddressOption, TimeoutOption, state_address
+from services.cli.output import (
+    JsonOption,
+    age_text,
+    bytes_text,
+    message_document,
+    print_json,
+    print_table,
+    time_text,
+)
 from state.interaction import KIND_NAMES
 
 app = typer.Typer(help="What is known of a user.", no_args_is_help=True)
@@ -24,19 +31,17 @@ def show(
     newest: Annotated[
         int, typer.Option(min=0, max=256, help="How many of the newest interactions to list.")
     ] = 5,
-    state: StateAddressOption = DEFAULT_STATE_ADDRESS,
+    config: ConfigOption = None,
+    state: StateAddressOption = None,
     timeout: TimeoutOption = 10.0,
     as_json: JsonOption = False,
 ) -> None:
     """Show a user's segments, boundary, newest events and summaries."""
     from services import clients
 
-    description = clients.describe_user(state, user, newest, timeout)
+    description = clients.describe_user(state_address(state, config), user, newest, timeout)
     if as_json:
-        document = MessageToDict(
-            description, preserving_proto_field_name=True, always_print_fields_with_no_presence=True
-        )
-        print_json(document)
+        print_json(message_document(description))
         return
     _print_segments(description)
     _print_summaries(description)

@@ -2,22 +2,34 @@
 
 import asyncio
 import json
+import logging
+import os
+import signal
+import socket
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
+from services.cli import main
 from services.clients import StateClient
 from services.local_kafka import RunningKafka
 from stream.topics import TopicsConfig
 from tests.services.nodes import FakeOwner, recommending
 
 
-async def gemstream(*arguments: str) -> subprocess.CompletedProcess[str]:
+async def gemstream(*arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "services.cli", *arguments]
+    environment = {**os.environ, **variables}
     return await asyncio.to_thread(
-        subprocess.run, command, capture_output=True, text=True, timeout=60, check=False
+        subprocess.run,
+        command,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+        env=environment,
     )
 
 
@@ -49,6 +61,47 @@ async def test_store_stats() -> None:
     assert json.loads(document.stdout)["dirty_users"] == "1"
 
 
+async def test_control_characters_are_shown_escaped() -> None:
+    owner = FakeOwner()
+    owner.add("a\x1b[2J\nb", 1)
+    async with owner.serving() as address:
+        table = await gemstream("user", "show", "a\x1b[2J\nb", "--state", address)
+    assert r"User a\x1b[2J\nb: 1 interactions" in table.stdout
+
+
+async def test_addresses_come_from_option_environment_file(tmp_path: Path) -> None:
+    owner = FakeOwner()
+    owner.add("ann", 20)
+    path = tmp_path / "gemstream.toml"
+    config = ["--config", str(path)]
+    async with owner.serving() as state, StateClient(state, 5.0) as users:
+        async with recommending(users) as recommender:
+            path.write_text(
+                f'[state_node]\nlisten = "{state}"\n[inference_node]\nlisten = "{recommender}"\n'
+            )
+            for arguments in (["user", "show", "ann"], ["store", "stats"], ["recommend", "ann"]):
+                assert (await gemstream(*arguments, *config)).returncode == 0
+            path.write_text('[state_node]\nlisten = "127.0.0.1:1"\nadvertise = "127.0.0.1:2"\n')
+            done = await gemstream("store", "stats", *config)
+            assert "no answer from 127.0.0.1:2" in done.stderr
+            done = await gemstream("store", "stats", *config, GEMSTREAM_STATE="127.0.0.1:3")
+            assert "no answer from 127.0.0.1:3" in done.stderr
+            done = await gemstream(
+                "store", "stats", *config, "--state", state, GEMSTREAM_STATE="127.0.0.1:3"
+            )
+            assert done.returncode == 0
+
+
+async def test_recommend_says_that_the_state_could_not_be_read() -> None:
+    async with StateClient("127.0.0.1:1", 1.0) as users:
+        async with recommending(users) as address:
+            table = await gemstream("recommend", "ann", "--address", address)
+            document = await gemstream("recommend", "ann", "--address", address, "--json")
+    assert "popular items: the user's state could not be read" in table.stdout
+    assert "nothing is known" not in table.stdout
+    assert json.loads(document.stdout)["state_version"] == "0"
+
+
 async def test_recommend() -> None:
     owner = FakeOwner()
     owner.add("ann", 20)
@@ -76,6 +129,55 @@ async def test_nobody_answers() -> None:
         done = await gemstream(*arguments)
         assert done.returncode == 4
         assert "no answer from 127.0.0.1:1" in done.stderr
+
+
+@pytest.mark.slow
+async def test_no_broker_is_one_line(tmp_path: Path) -> None:
+    events = tmp_path / "events.csv"
+    events.write_text("user_id,item_id,event_time_ms\na,1,1700000000000\n")
+    nobody = ["--bootstrap", "127.0.0.1:1"]
+    for done in await asyncio.gather(
+        gemstream("produce", str(events), *nobody), gemstream("dlq", "list", *nobody)
+    ):
+        assert done.returncode == 4
+        assert len(done.stderr.splitlines()) == 1
+
+
+async def test_a_role_with_a_wrong_configuration_ends_with_78(tmp_path: Path) -> None:
+    path = tmp_path / "gemstream.toml"
+    path.write_text("[history]\nrecent = 1\n")
+    for config in (path, tmp_path / "none.toml"):
+        done = await gemstream("run", "inference-node", "--config", str(config))
+        assert done.returncode == 78
+        assert str(config) in done.stderr
+    assert (await gemstream("store", "stats", "--config", str(path))).returncode == 1
+
+
+def test_an_interrupted_command_ends_with_130() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        address = f"127.0.0.1:{silent.getsockname()[1]}"
+        command = [sys.executable, "-m", "services.cli", "recommend", "ann", "--address", address]
+        with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
+            connection, _ = silent.accept()
+            process.send_signal(signal.SIGINT)
+            _, errors = process.communicate(timeout=30)
+            connection.close()
+    assert process.returncode == 130
+    assert "Traceback" not in errors
+
+
+def test_an_interrupt_outside_of_a_command_ends_with_130(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.CRITICAL, "aiokafka")  # main sets it; caplog sets it back
+
+    def interrupted() -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(main, "app", interrupted)
+    with pytest.raises(SystemExit) as ended:
+        main.main()
+    assert ended.value.code == 130
 
 
 async def test_wrong_usage() -> None:
