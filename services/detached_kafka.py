@@ -8,12 +8,33 @@ import platformdirs
 import psutil
 
 from services.errors import LocalKafkaError
-from services.local_kafka import JAVA_OPTIONS, KafkaProcess, launch, prepare, wait_until_ready
+from services.local_kafka import (
+    KafkaProcess,
+    launch,
+    one_at_a_time,
+    prepare,
+    wait_until_ready,
+)
+
+DEFAULT_PORT = 9092
 
 
-def start_detached(data_dir: Path, *, port: int | None = None) -> KafkaProcess:
-    """Start a broker that outlives us, and remember it for `running_kafka`. Raises LocalKafkaError."""
-    command, bootstrap = prepare(data_dir, port, JAVA_OPTIONS)
+def start_detached(data_dir: Path, *, port: int | None = None) -> tuple[KafkaProcess, bool]:
+    """A broker that outlives us, remembered for `running_kafka`, and whether it was started now.
+
+    A user has one at most; of two that start it at once, the second waits and gets the first one's. Without `port`
+    it takes the one its directory had before, else 9092, else any. Raises LocalKafkaError.
+    """
+    with one_at_a_time(record_path().parent):
+        running = running_kafka()
+        if running is not None:
+            return running, False
+        with one_at_a_time(data_dir):
+            return _start(data_dir, port), True
+
+
+def _start(data_dir: Path, port: int | None) -> KafkaProcess:
+    command, bootstrap = prepare(data_dir, port, DEFAULT_PORT)
     kafka = KafkaProcess(launch(command, data_dir), bootstrap, data_dir)
     # Remembered before it is ready: whoever loses patience here can still stop it.
     _remember(kafka)

@@ -3,29 +3,34 @@
 import asyncio
 import base64
 import fcntl
+import re
 import socket
 import subprocess
 import time
 import uuid
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
 
 import psutil
+from filelock import FileLock
 
 from services.errors import LocalKafkaError
 from services.kafka_jars import jars, java
+from services.ports import choose_ports, is_free
 from services.supervisor import die_with_parent
 from stream.errors import StreamError
 from stream.topics import describe_cluster
 
 READY_WITHIN_S = 60.0
 STOP_WITHIN_S = 15.0
+START_ALONE_WITHIN_S = 600.0  # the other start may be fetching Kafka
 POLL_S = 0.1
 LOG_LINES_SHOWN = 15
 
-# TieredStopAtLevel=1 is up sooner and slower at full load: benches go without it.
+# TieredStopAtLevel=1 is up sooner, and slower at full load.
 JAVA_OPTIONS = ("-Xms128m", "-Xmx512m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1")
-BENCH_JAVA_OPTIONS = ("-Xms1g", "-Xmx1g", "-XX:+UseSerialGC")
 
 SERVER_PROPERTIES = """\
 process.roles=broker,controller
@@ -111,41 +116,69 @@ class RunningKafka(KafkaProcess):
         wait_until_ready(self)
 
 
-def start_kafka(
-    data_dir: Path, *, port: int | None = None, for_bench: bool = False
-) -> RunningKafka:
+def start_kafka(data_dir: Path, *, port: int | None = None) -> RunningKafka:
     """Start a broker that ends with this process, even when that is killed. Raises LocalKafkaError.
 
-    Call it from a thread that lives as long as the broker should: on Linux the kernel ties the
-    broker to the thread that started it.
+    Without `port` it takes the one its directory had before, if that is free, else any. Call it from a thread that
+    lives as long as the broker should: on Linux the kernel ties the broker to the thread that started it.
     """
-    command, bootstrap = prepare(data_dir, port, BENCH_JAVA_OPTIONS if for_bench else JAVA_OPTIONS)
-    return RunningKafka(command, bootstrap, data_dir)
+    with one_at_a_time(data_dir):
+        command, bootstrap = prepare(data_dir, port)
+        return RunningKafka(command, bootstrap, data_dir)
 
 
-def prepare(data_dir: Path, port: int | None, options: tuple[str, ...]) -> tuple[list[str], str]:
+@contextmanager
+def one_at_a_time(directory: Path) -> Iterator[None]:
+    """Wait until nobody else starts a broker in `directory`, and keep others out. Raises LocalKafkaError.
+
+    Hold it from before `prepare` until the broker is ready: from then on its own lock keeps others away.
+    """
+    lock = FileLock(directory / "start.lock", timeout=START_ALONE_WITHIN_S)
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+        lock.acquire()
+    except OSError as error:
+        raise LocalKafkaError(
+            f"{directory} cannot be used ({error.strerror or error}): another start may hold {lock.lock_file}; wait "
+            "for it, or choose another data directory that you may write to"
+        ) from error
+    try:
+        yield
+    finally:
+        lock.release()
+
+
+def prepare(data_dir: Path, port: int | None, default_port: int = 0) -> tuple[list[str], str]:
     """The command that starts a broker and its address; the directory is formatted when it is new.
 
-    Raises LocalKafkaError.
+    Without `port` it is the directory's last one, `default_port`, or any: the first that is free. Raises
+    LocalKafkaError.
     """
     classpath = f"{jars()}/*"
     base = [java(), f"-Dlog4j2.configurationFile={data_dir.resolve() / 'log4j2.properties'}"]
-    free_port, controller_port = _free_ports(2)
-    if port is not None and not _is_free(port):
+    if port is not None and not is_free(port):
         raise LocalKafkaError(f"port {port} on 127.0.0.1 is taken: choose another, or leave it out")
-    port = port or free_port
     log_dir = data_dir.resolve() / "data"
     _check_unused(log_dir)
-    data_dir.mkdir(parents=True, exist_ok=True)
-    (data_dir / "log4j2.properties").write_text(LOG4J_PROPERTIES)
     properties = data_dir / "server.properties"
+    wanted = (port, _last_port(properties), default_port)
+    port, controller_port = choose_ports(number for number in wanted if number)
+    (data_dir / "log4j2.properties").write_text(LOG4J_PROPERTIES)
     properties.write_text(
         SERVER_PROPERTIES.format(port=port, controller_port=controller_port, log_dir=log_dir)
     )
     where = [str(properties.resolve())]
     if not (log_dir / "meta.properties").exists():
         _format([*base, "-cp", classpath, "kafka.tools.StorageTool", "format"], where)
-    return [*base, *options, "-cp", classpath, "kafka.Kafka", *where], f"127.0.0.1:{port}"
+    return [*base, *JAVA_OPTIONS, "-cp", classpath, "kafka.Kafka", *where], f"127.0.0.1:{port}"
+
+
+def _last_port(properties: Path) -> int | None:
+    """The port of the directory's last broker."""
+    if not properties.exists():
+        return None
+    found = re.search(r"^advertised\.listeners=.*:(\d+)$", properties.read_text(), re.MULTILINE)
+    return int(found[1]) if found else None
 
 
 def _check_unused(log_dir: Path) -> None:
@@ -215,22 +248,3 @@ def _answers(kafka: KafkaProcess) -> bool:
     except (OSError, StreamError):
         return False
     return kafka.bootstrap in cluster.nodes and f"cluster.id={cluster.cluster_id}" in meta
-
-
-def _is_free(port: int) -> bool:
-    with socket.socket() as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind(("127.0.0.1", port))
-        except OSError:
-            return False
-    return True
-
-
-def _free_ports(count: int) -> list[int]:
-    probes = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
-    try:
-        return [probe.getsockname()[1] for probe in probes]
-    finally:
-        for probe in probes:
-            probe.close()

@@ -17,7 +17,12 @@ from stream.topics import describe_cluster
 app = typer.Typer(help="A local Apache Kafka, without Docker.", no_args_is_help=True)
 
 PortOption = Annotated[
-    int | None, typer.Option(min=1, max=65535, help="Port on 127.0.0.1; a free one by default.")
+    int | None,
+    typer.Option(
+        min=1,
+        max=65535,
+        help="Port on 127.0.0.1. Default: the last one, else 9092, else any that is free.",
+    ),
 ]
 DataDirOption = Annotated[
     Path | None, typer.Option(help="Where its data is kept; a directory of yours by default.")
@@ -29,13 +34,12 @@ def start(
     port: PortOption = None, data_dir: DataDirOption = None, as_json: JsonOption = False
 ) -> None:
     """Start a broker that stays when this command is done."""
-    kafka = running_kafka()
-    if kafka is not None:
-        people.print(f"Kafka is running already at {kafka.bootstrap}")
-    else:
+    if running_kafka() is None:
         people.print("Starting Kafka (the first time fetches 43 MB of jars) ...")
-        directory = data_dir or platformdirs.user_data_path("gemstream") / "kafka"
-        kafka = start_detached(directory, port=port)
+    directory = data_dir or platformdirs.user_data_path("gemstream") / "kafka"
+    kafka, is_new = start_detached(directory, port=port)
+    if not is_new:
+        people.print(f"Kafka is running already at {kafka.bootstrap}")
     _show(kafka, as_json=as_json)
 
 

@@ -3,21 +3,24 @@
 import asyncio
 import json
 import os
+import socket
 import subprocess
 import sys
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import psutil
 import pytest
 from typer.testing import CliRunner
 
+from services import detached_kafka
 from services.cli.kafka import app
 from services.cli.output import CommandError
 from services.detached_kafka import record_path, running_kafka
 from services.errors import LocalKafkaError
-from services.kafka_jars import jars, java
 from services.local_kafka import RunningKafka, start_kafka
+from services.ports import choose_ports
 from stream.topics import TopicsConfig, describe_cluster, ensure_topics
 
 pytestmark = pytest.mark.broker
@@ -61,7 +64,7 @@ def test_data_survives_stop_and_kill(tmp_path: Path) -> None:
     kafka.kill()
 
 
-def test_a_new_start_keeps_the_cluster_and_takes_other_ports(tmp_path: Path) -> None:
+def test_a_new_start_keeps_the_cluster_and_its_port(tmp_path: Path) -> None:
     first = start_kafka(tmp_path)
     cluster = asyncio.run(ensure_topics(first.bootstrap, TopicsConfig(num_partitions=1)))
     first.stop()
@@ -70,6 +73,7 @@ def test_a_new_start_keeps_the_cluster_and_takes_other_ports(tmp_path: Path) -> 
         again = asyncio.run(describe_cluster(second.bootstrap))
     finally:
         second.stop()
+    assert second.bootstrap == first.bootstrap
     assert again.cluster_id == cluster.cluster_id
     assert again.partitions == cluster.partitions
 
@@ -79,6 +83,41 @@ def test_two_brokers_cannot_share_a_directory(kafka: RunningKafka) -> None:
     with pytest.raises(LocalKafkaError, match="another broker is using"):
         start_kafka(kafka.data_dir)
     assert (kafka.data_dir / "server.properties").read_text() == settings
+
+
+START = """
+import pathlib, sys
+from services.errors import LocalKafkaError
+from services.local_kafka import start_kafka
+try:
+    kafka = start_kafka(pathlib.Path(sys.argv[1]))
+except LocalKafkaError as error:
+    print(error, flush=True)
+else:
+    print("started", flush=True)
+    sys.stdin.read()
+    kafka.stop()
+"""
+
+
+def test_two_starts_at_once_in_one_directory(tmp_path: Path) -> None:
+    command = [sys.executable, "-c", START, str(tmp_path)]
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+    with subprocess.Popen(command, **pipes) as one, subprocess.Popen(command, **pipes) as other:  # type: ignore[call-overload]
+        lines = sorted(process.stdout.readline() for process in (one, other))
+        for process in (one, other):
+            process.communicate(timeout=WITHIN_S)
+    assert lines[0].startswith("another broker is using")
+    assert lines[1] == "started\n"
+
+
+def test_ports_in_the_order_of_preference(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken, socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        taken_port, free_port = (each.getsockname()[1] for each in (taken, free))
+        free.close()
+        assert choose_ports([taken_port, free_port, 1])[0] == free_port
+        assert taken_port not in choose_ports([taken_port])
 
 
 def test_a_broker_that_cannot_start_shows_its_log(tmp_path: Path) -> None:
@@ -142,8 +181,27 @@ def test_a_detached_broker_from_start_to_stop(own_state: Path) -> None:
     run_command("stop")
 
 
+def test_two_commands_at_once_share_the_broker(own_state: Path) -> None:
+    arguments = ["start", "--json", "--data-dir", str(own_state / "kafka")]
+    with ThreadPoolExecutor(2) as threads:
+        one, other = threads.map(lambda _: run_command(*arguments), range(2))
+    assert one["pid"] == other["pid"]
+
+
+def test_the_first_detached_broker_takes_the_usual_port(
+    own_state: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as probe:
+        port = probe.getsockname()[1]
+    monkeypatch.setattr(detached_kafka, "DEFAULT_PORT", port)
+    kafka, is_new = detached_kafka.start_detached(own_state / "kafka")
+    kafka.stop()
+    assert is_new
+    assert kafka.bootstrap == f"127.0.0.1:{port}"
+
+
 def remember(pid: int, created: float) -> None:
-    record_path().parent.mkdir(parents=True)
+    record_path().parent.mkdir(parents=True, exist_ok=True)
     record = {"pid": pid, "created": created, "bootstrap": "127.0.0.1:1", "data_dir": "/nowhere"}
     record_path().write_text(json.dumps(record))
 
@@ -174,49 +232,3 @@ def test_a_record_that_cannot_be_read(own_state: Path) -> None:
     with pytest.raises(LocalKafkaError, match="cannot be understood"):
         running_kafka()
     record_path().unlink()
-
-
-def test_without_java_both_ways_out_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PATH", "")
-    with pytest.raises(LocalKafkaError, match=r"default-jre-headless.*--bootstrap"):
-        java()
-
-
-def test_an_old_java_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    old = tmp_path / "java"
-    old.write_text("#!/bin/sh\necho 'openjdk version \"11.0.2\"' >&2\n")
-    old.chmod(0o755)
-    monkeypatch.setenv("PATH", str(tmp_path))
-    with pytest.raises(LocalKafkaError, match="is 11"):
-        java()
-
-
-def test_without_maven_and_jars(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PATH", "")
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    monkeypatch.delenv("KAFKA_HOME", raising=False)
-    with pytest.raises(LocalKafkaError, match=r"apt install maven.*KAFKA_HOME.*--bootstrap"):
-        jars()
-
-
-def test_kafka_home_wins(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("KAFKA_HOME", str(tmp_path))
-    with pytest.raises(LocalKafkaError, match="KAFKA_HOME is"):
-        jars()
-    (tmp_path / "libs").mkdir()
-    (tmp_path / "libs" / "kafka_2.13-4.4.0.jar").touch()
-    assert jars() == tmp_path / "libs"
-
-
-def test_maven_that_fails_shows_its_last_lines(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    maven = tmp_path / "mvn"
-    maven.write_text("#!/bin/sh\necho 'no such artifact'; exit 1\n")
-    maven.chmod(0o755)
-    monkeypatch.setenv("PATH", str(tmp_path))
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    monkeypatch.delenv("KAFKA_HOME", raising=False)
-    with pytest.raises(LocalKafkaError, match=r"(?s)no such artifact.*--bootstrap"):
-        jars()
-    assert list((tmp_path / "cache" / "gemstream").iterdir()) == []
