@@ -175,9 +175,8 @@ def prepare(data_dir: Path, port: int | None, default_port: int = 0) -> tuple[li
 
 def _last_port(properties: Path) -> int | None:
     """The port of the directory's last broker."""
-    if not properties.exists():
-        return None
-    found = re.search(r"^advertised\.listeners=.*:(\d+)$", properties.read_text(), re.MULTILINE)
+    text = properties.read_text() if properties.exists() else ""
+    found = re.search(r"^advertised\.listeners=.*:(\d+)$", text, re.MULTILINE)
     return int(found[1]) if found else None
 
 

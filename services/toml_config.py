@@ -5,7 +5,7 @@ import tomllib
 from collections.abc import Callable
 from dataclasses import is_dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar, get_args, get_origin
 
 import cattrs
 
@@ -66,6 +66,18 @@ def _exact(value: Any, kind: Any) -> Any:
     return kind(value)
 
 
+def _is_literal(kind: Any) -> bool:
+    origin: Any = get_origin(kind)
+    return origin is Literal
+
+
+def _one_of(value: Any, kind: Any) -> Any:
+    choices = get_args(kind)
+    if value not in choices:
+        raise TypeError(f"expected {' or '.join(map(repr, choices))}, found {value!r}")
+    return value
+
+
 def _table_of(converter: cattrs.Converter, kind: Any) -> Callable[[Any, Any], Any]:
     from_table = converter.gen_structure_attrs_fromdict(kind)
 
@@ -82,6 +94,7 @@ def _strict_converter() -> cattrs.Converter:
     for kind in (int, float, str, bool):
         converter.register_structure_hook(kind, _exact)
     converter.register_structure_hook_factory(is_dataclass, lambda kind: _table_of(converter, kind))
+    converter.register_structure_hook_func(_is_literal, _one_of)
     converter.register_structure_hook(Path, lambda value, _: Path(_exact(value, str)))
     return converter
 

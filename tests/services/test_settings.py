@@ -39,6 +39,7 @@ def test_file_then_environment_then_options(
         ("[topics]\nnum_partitions = 0", "num_partitions is 0"),
         ("[inference_node]\nbeam_width = 0", "beam_width is 0"),
         ("history = ", "gemstream.toml"),
+        ("[history]\nlate = 'burn'", "history.late: expected 'store' or 'drop', found 'burn'"),
         ("history = 5", "history: expected a table, found 5"),
         ('[state_node]\nlisten = "127.0.0.1:99999"', "listen is '127.0.0.1:99999'.*host:port"),
         ('[state_node]\nadvertise = "owner"', "advertise is 'owner'"),
