@@ -1,4 +1,4 @@
-"""What a training run is: everything `gemstream train --config` may set."""
+"""What a training run is: `[train]` of the settings file, and its `[history]`."""
 
 from dataclasses import dataclass, field
 

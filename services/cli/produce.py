@@ -18,6 +18,9 @@ from services.cli.output import JsonOption, people, print_json, print_text
 from services.local_broker import find_bootstrap
 from services.settings import load_settings
 
+_BROKER_DEADLINE_S = 5.0
+"""A person waits; a role would be more patient."""
+
 
 def produce(
     events: Annotated[
@@ -42,7 +45,7 @@ def produce(
     log = read_event_log(events)
 
     async def run() -> None:
-        await ensure_topics(address, settings.topics)
+        await ensure_topics(address, settings.topics, deadline_s=_BROKER_DEADLINE_S)
         with _progress() as progress:
             task = progress.add_task("producing", total=len(log.rows))
             async with Producer(address) as producer:

@@ -52,8 +52,10 @@ def show(
 def _print_segments(user: admin_pb2.UserDescription) -> None:
     meta = user.meta
     recent_start = meta.length - user.recent
+    owned = "" if user.owned else " (not owned by this node now: another may know more)"
     print_table(
-        f"User {user.user_id}: {meta.length} interactions, partition {user.partition}, state {meta.version}, "
+        f"User {user.user_id}: {meta.length} interactions, partition {user.partition}{owned}, "
+        f"state {meta.version}, "
         f"{user.chunks} sealed chunks, {bytes_text(user.stored_bytes)}",
         ["segment", "interactions", "from position", "to"],
         [
