@@ -58,6 +58,18 @@ class SummaryDescription(_message.Message):
     stored_bytes: int
     def __init__(self, bundle_version: _Optional[str] = ..., boundary: _Optional[int] = ..., count: _Optional[int] = ..., built_at_ms: _Optional[int] = ..., stored_bytes: _Optional[int] = ...) -> None: ...
 
+class DeleteUserRequest(_message.Message):
+    __slots__ = ("user_id",)
+    USER_ID_FIELD_NUMBER: _ClassVar[int]
+    user_id: str
+    def __init__(self, user_id: _Optional[str] = ...) -> None: ...
+
+class DeleteUserResponse(_message.Message):
+    __slots__ = ("partition",)
+    PARTITION_FIELD_NUMBER: _ClassVar[int]
+    partition: int
+    def __init__(self, partition: _Optional[int] = ...) -> None: ...
+
 class DescribeStoreRequest(_message.Message):
     __slots__ = ()
     def __init__(self) -> None: ...

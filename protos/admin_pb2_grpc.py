@@ -44,6 +44,11 @@ class AdminServiceStub:
                 request_serializer=protos_dot_admin__pb2.DescribeStoreRequest.SerializeToString,
                 response_deserializer=protos_dot_admin__pb2.StoreDescription.FromString,
                 _registered_method=True)
+        self.DeleteUser = channel.unary_unary(
+                '/gemstream.v1.AdminService/DeleteUser',
+                request_serializer=protos_dot_admin__pb2.DeleteUserRequest.SerializeToString,
+                response_deserializer=protos_dot_admin__pb2.DeleteUserResponse.FromString,
+                _registered_method=True)
 
 
 class AdminServiceServicer:
@@ -62,6 +67,14 @@ class AdminServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def DeleteUser(self, request, context):
+        """Puts the deletion into the interactions topic, where producers may put it themselves; the owner applies it in turn.
+        Returns when it is in the log. UNAVAILABLE: the broker does not take it.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_AdminServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -74,6 +87,11 @@ def add_AdminServiceServicer_to_server(servicer, server):
                     servicer.DescribeStore,
                     request_deserializer=protos_dot_admin__pb2.DescribeStoreRequest.FromString,
                     response_serializer=protos_dot_admin__pb2.StoreDescription.SerializeToString,
+            ),
+            'DeleteUser': grpc.unary_unary_rpc_method_handler(
+                    servicer.DeleteUser,
+                    request_deserializer=protos_dot_admin__pb2.DeleteUserRequest.FromString,
+                    response_serializer=protos_dot_admin__pb2.DeleteUserResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -130,6 +148,33 @@ class AdminService:
             '/gemstream.v1.AdminService/DescribeStore',
             protos_dot_admin__pb2.DescribeStoreRequest.SerializeToString,
             protos_dot_admin__pb2.StoreDescription.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def DeleteUser(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/gemstream.v1.AdminService/DeleteUser',
+            protos_dot_admin__pb2.DeleteUserRequest.SerializeToString,
+            protos_dot_admin__pb2.DeleteUserResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -34,6 +34,10 @@ class AdminServiceStub:
     DescribeUser: _grpc.UnaryUnaryMultiCallable[_admin_pb2.DescribeUserRequest, _admin_pb2.UserDescription]
     """NOT_FOUND: no state for this user."""
     DescribeStore: _grpc.UnaryUnaryMultiCallable[_admin_pb2.DescribeStoreRequest, _admin_pb2.StoreDescription]
+    DeleteUser: _grpc.UnaryUnaryMultiCallable[_admin_pb2.DeleteUserRequest, _admin_pb2.DeleteUserResponse]
+    """Puts the deletion into the interactions topic, where producers may put it themselves; the owner applies it in turn.
+    Returns when it is in the log. UNAVAILABLE: the broker does not take it.
+    """
 
 @_typing.type_check_only
 class AdminServiceAsyncStub(AdminServiceStub):
@@ -41,6 +45,10 @@ class AdminServiceAsyncStub(AdminServiceStub):
     DescribeUser: _aio.UnaryUnaryMultiCallable[_admin_pb2.DescribeUserRequest, _admin_pb2.UserDescription]  # type: ignore[assignment]
     """NOT_FOUND: no state for this user."""
     DescribeStore: _aio.UnaryUnaryMultiCallable[_admin_pb2.DescribeStoreRequest, _admin_pb2.StoreDescription]  # type: ignore[assignment]
+    DeleteUser: _aio.UnaryUnaryMultiCallable[_admin_pb2.DeleteUserRequest, _admin_pb2.DeleteUserResponse]  # type: ignore[assignment]
+    """Puts the deletion into the interactions topic, where producers may put it themselves; the owner applies it in turn.
+    Returns when it is in the log. UNAVAILABLE: the broker does not take it.
+    """
 
 class AdminServiceServicer(metaclass=_abc_1.ABCMeta):
     @_abc_1.abstractmethod
@@ -57,5 +65,15 @@ class AdminServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _admin_pb2.DescribeStoreRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_admin_pb2.StoreDescription, _abc.Awaitable[_admin_pb2.StoreDescription]]: ...
+
+    @_abc_1.abstractmethod
+    def DeleteUser(
+        self,
+        request: _admin_pb2.DeleteUserRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_admin_pb2.DeleteUserResponse, _abc.Awaitable[_admin_pb2.DeleteUserResponse]]:
+        """Puts the deletion into the interactions topic, where producers may put it themselves; the owner applies it in turn.
+        Returns when it is in the log. UNAVAILABLE: the broker does not take it.
+        """
 
 def add_AdminServiceServicer_to_server(servicer: AdminServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

@@ -1,20 +1,21 @@
 """AdminService over gRPC: what the store holds, for operators."""
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import grpc.aio
 
 from protos import admin_pb2, admin_pb2_grpc
-from services.errors import NotFound
+from services.errors import NotFound, Unreachable
 from services.interaction_messages import interaction_to_wire
 from services.state_messages import meta_to_wire
 from state.inspection import UserInspection, count_dirty, inspect_user, stored_offsets, users_of
 from state.interaction import check_user_id
 from state.key_value_store import KeyValueStore
 from state.segments import HistoryConfig
+from stream.errors import StreamError
 from stream.topics import partition_of
 
 Context = grpc.aio.ServicerContext[Any, Any]
@@ -32,6 +33,8 @@ class NodeView:
     assigned: Callable[[], set[int]]
     end_offset: Callable[[int], int | None]
     counters: Mapping[str, int]
+    delete_user: Callable[[str], Awaitable[None]]
+    """Puts a deletion into the log. Raises StreamError."""
 
 
 class AdminService(admin_pb2_grpc.AdminServiceServicer):
@@ -64,6 +67,18 @@ class AdminService(admin_pb2_grpc.AdminServiceServicer):
     ) -> admin_pb2.StoreDescription:
         """See protos/admin.proto."""
         return await asyncio.to_thread(self._describe_store)
+
+    async def DeleteUser(
+        self, request: admin_pb2.DeleteUserRequest, context: Context
+    ) -> admin_pb2.DeleteUserResponse:
+        """See protos/admin.proto."""
+        check_user_id(request.user_id)
+        try:
+            await self._node.delete_user(request.user_id)
+        except StreamError as error:
+            raise Unreachable(f"the deletion is not in the log: {error}") from error
+        partition = partition_of(request.user_id, self._node.num_partitions)
+        return admin_pb2.DeleteUserResponse(partition=partition)
 
     def _describe(self, user: UserInspection) -> admin_pb2.UserDescription:
         meta, history = user.meta, self._node.history

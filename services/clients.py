@@ -105,6 +105,14 @@ def describe_user(
         return reply
 
 
+def delete_user(address: str, user_id: str, timeout_s: float) -> None:
+    """One blocking DeleteUser call: the deletion is in the log. Raises Unreachable, InvalidRequest."""
+    with grpc.insecure_channel(address, options=_OPTIONS) as channel:
+        stub = admin_pb2_grpc.AdminServiceStub(channel)
+        request = admin_pb2.DeleteUserRequest(user_id=user_id)
+        _call(stub.DeleteUser, request, address, timeout_s)
+
+
 def describe_store(address: str, timeout_s: float) -> admin_pb2.StoreDescription:
     """One blocking DescribeStore call. Raises Unreachable."""
     with grpc.insecure_channel(address, options=_OPTIONS) as channel:

@@ -24,12 +24,16 @@ class StateNodeConfig:
     listen: str = "127.0.0.1:50051"
     advertise: str | None = None
     """host:port for other machines; the listening address when not given."""
+    erase_interval_s: float = 10.0
+    """How soon a deleted user leaves the files on disk, too."""
 
     def __post_init__(self) -> None:
-        """Check the addresses."""
+        """Check the addresses and the interval."""
         _check_address("listen", self.listen)
         if self.advertise is not None:
             _check_address("advertise", self.advertise)
+        if self.erase_interval_s <= 0:
+            raise ConfigError(f"erase_interval_s is {self.erase_interval_s}; it must be above 0")
 
     @property
     def address(self) -> str:

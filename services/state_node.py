@@ -8,12 +8,30 @@ from dataclasses import dataclass
 from services.grpc_server import GrpcServer
 from services.stopping import unless_stopped
 from state.key_value_store import KeyValueStore
+from state.user_store import UserStore
 from stream.compression_jobs import JobDispatcher
 from stream.consumer import InteractionConsumer
 from stream.ingest import Ingest
 from stream.producer import Producer
 
 log = logging.getLogger(__name__)
+
+
+class Eraser:
+    """Lets deleted users leave the disk, in the background."""
+
+    def __init__(self, store: UserStore, interval_s: float) -> None:
+        """`interval_s`: how long a round waits for the next."""
+        self._store = store
+        self._interval_s = interval_s
+
+    async def run(self) -> None:
+        """Erase until cancelled. Raises StoreError."""
+        while True:
+            erased = await asyncio.to_thread(self._store.erase_deleted)
+            if erased:
+                log.info("%d deleted users are gone from the disk, too", erased)
+            await asyncio.sleep(self._interval_s)
 
 
 @dataclass(frozen=True)
@@ -25,6 +43,7 @@ class StateNode:
     consumer: InteractionConsumer
     ingest: Ingest
     dispatcher: JobDispatcher
+    eraser: Eraser
     store: KeyValueStore
 
     async def run(self, stop: asyncio.Event) -> None:
@@ -45,13 +64,16 @@ class StateNode:
 
     async def _work_until(self, stop: asyncio.Event) -> None:
         ingest = asyncio.create_task(self.ingest.run())
-        dispatch = asyncio.create_task(self.dispatcher.run(self.consumer.assigned))
-        stopping = asyncio.create_task(stop.wait())
-        await asyncio.wait([ingest, dispatch, stopping], return_when=asyncio.FIRST_COMPLETED)
+        others = [
+            asyncio.create_task(self.dispatcher.run(self.consumer.assigned)),
+            asyncio.create_task(self.eraser.run()),
+            asyncio.create_task(stop.wait()),
+        ]
+        await asyncio.wait([ingest, *others], return_when=asyncio.FIRST_COMPLETED)
         self.ingest.stop()
-        dispatch.cancel()
-        stopping.cancel()
-        await asyncio.gather(ingest, dispatch, stopping, return_exceptions=True)
-        for task in (ingest, dispatch):
+        for task in others:
+            task.cancel()
+        await asyncio.gather(ingest, *others, return_exceptions=True)
+        for task in (ingest, *others):
             if not task.cancelled() and (error := task.exception()) is not None:
                 raise error

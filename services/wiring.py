@@ -4,6 +4,7 @@ import asyncio
 import logging
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from functools import partial
 
 from protos.admin_pb2_grpc import add_AdminServiceServicer_to_server
 from protos.recommender_pb2_grpc import add_RecommenderServiceServicer_to_server
@@ -17,7 +18,7 @@ from services.inference_node import InferenceNode
 from services.node_identity import node_identity
 from services.recommender_service import RecommenderService
 from services.settings import Settings
-from services.state_node import StateNode
+from services.state_node import Eraser, StateNode
 from services.state_service import StateService
 from services.stopping import unless_stopped
 from state.rocks_store import RocksStore
@@ -27,6 +28,7 @@ from stream.compression_jobs import JobDispatcher
 from stream.consumer import InteractionConsumer
 from stream.dead_letters import DeadLetters
 from stream.decode import Decoder
+from stream.deletions import send_deletion
 from stream.ingest import Ingest
 from stream.producer import Producer
 from stream.topics import ensure_topics
@@ -136,6 +138,7 @@ def _state_node(settings: Settings, bootstrap: str) -> StateNode:
         consumer.assigned,
         consumer.end_offset,
         ingest.counters,
+        partial(send_deletion, producer, topics.interactions),
     )
     service = StateService(
         store, topics.num_partitions, consumer.assigned, dispatcher.completed, dispatcher.wake
@@ -143,7 +146,8 @@ def _state_node(settings: Settings, bootstrap: str) -> StateNode:
     server = GrpcServer(config.listen, [STATE_SERVICE, ADMIN_SERVICE])
     add_StateServiceServicer_to_server(service, server.server)
     add_AdminServiceServicer_to_server(AdminService(node), server.server)
-    return StateNode(server, producer, consumer, ingest, dispatcher, database)
+    eraser = Eraser(store, config.erase_interval_s)
+    return StateNode(server, producer, consumer, ingest, dispatcher, eraser, database)
 
 
 def _consumer(settings: Settings, bootstrap: str, store: UserStore) -> InteractionConsumer:

@@ -37,8 +37,18 @@ class Position:
 
 
 @dataclass(frozen=True)
+class Deletion:
+    """A user asks to be forgotten, with everything that happened until then."""
+
+    user_id: str
+    offset: int
+    until_ms: int
+    """Event time up to which later arrivals are refused, too."""
+
+
+@dataclass(frozen=True)
 class Arrivals:
-    """Interactions of one partition in offset order.
+    """Interactions and deletions of one partition in offset order.
 
     `position` lies behind everything read, be it an interaction, a dead letter or a gap.
     """
@@ -49,6 +59,7 @@ class Arrivals:
     """The user of each row."""
     offsets: npt.NDArray[np.int64]
     rows: Rows
+    deletions: Sequence[Deletion] = ()
 
 
 @dataclass
@@ -58,6 +69,9 @@ class Applied:
     interactions: int = 0
     duplicates: int = 0
     late: int = 0
+    refused: int = 0
+    """Interactions of a past that their user had deleted."""
+    deletions: int = 0
     replayed: int = 0
     """Interactions at offsets that the store had applied before."""
     sealed_chunks: int = 0

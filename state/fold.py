@@ -27,6 +27,7 @@ class Fold:
     applied: int = 0
     duplicates: int = 0
     late: int = 0
+    refused: int = 0
 
 
 def fold(
@@ -45,6 +46,9 @@ def fold(
     there is such an arrival.
     """
     result = Fold(meta, tail)
+    alive = arrivals["event_time_ms"] > meta.deleted_until_ms
+    result.refused = int(np.count_nonzero(~alive))
+    arrivals = arrivals[alive]
     sealed = _SealedFeatures(result, history, read_sealed)
     while len(arrivals):
         arrivals = arrivals[_take_until_seal(result, arrivals, history, sealed) :]

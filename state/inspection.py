@@ -36,9 +36,10 @@ def inspect_user(store: KeyValueStore, partition: int, user_id: str) -> UserInsp
         kind = key[len(prefix) : len(prefix) + 1]
         inspection.stored_bytes += len(key) + len(value)
         if kind == keys.META:
-            inspection.meta, found = decode_meta(value), True
+            inspection.meta = decode_meta(value)
         elif kind == keys.TAIL:
             inspection.tail = decode_rows(value)
+            found = True
         elif kind == keys.CHUNK:
             inspection.num_chunks += 1
         elif kind == keys.SUMMARY:
@@ -59,9 +60,10 @@ def users_of(store: KeyValueStore, partition: int) -> Iterator[str]:
     """The users of a partition; one seek each."""
     cursor = store.scan(Family.USERS, *keys.partition_range(partition))
     for key, _ in cursor:
-        user_id, _ = keys.split_user_key(key)
-        yield user_id
-        cursor.seek(keys.after(keys.user_prefix(partition, user_id)))
+        user_id, kind = keys.split_user_key(key)
+        if kind == keys.TAIL:  # what is left of a deleted user has none
+            yield user_id
+            cursor.seek(keys.after(keys.user_prefix(partition, user_id)))
 
 
 def count_dirty(store: KeyValueStore) -> int:

@@ -18,10 +18,15 @@ class Family(StrEnum):
 
 @dataclass
 class Batch:
-    """Changes that become visible and durable together.."""
+    """Changes that become visible and durable together: ranges are removed first, then come puts, then deletes."""
 
     puts: list[tuple[Family, bytes, bytes]] = field(default_factory=list)
     deletes: list[tuple[Family, bytes]] = field(default_factory=list)
+    removed_ranges: list[tuple[Family, bytes, bytes]] = field(default_factory=list)
+
+    def remove_range(self, family: Family, start: bytes, end: bytes) -> None:
+        """Remove what is stored at start <= key < end; puts in the same batch stay."""
+        self.removed_ranges.append((family, start, end))
 
     def put(self, family: Family, key: bytes, value: bytes) -> None:
         """Set `key` to `value`."""
@@ -57,6 +62,10 @@ class KeyValueStore(Protocol):
 
     def flush(self) -> None:
         """Wait until all that was written survives a loss of power."""
+        ...
+
+    def erase(self, family: Family, ranges: Sequence[tuple[bytes, bytes]]) -> None:
+        """Rewrite what lies in [start, end) ranges, so that removed values leave the disk for good. Takes its time."""
         ...
 
     def disk_bytes(self) -> int:
@@ -109,6 +118,9 @@ class MemoryStore:
 
     def write(self, batch: Batch) -> None:
         """See KeyValueStore."""
+        for family, start, end in batch.removed_ranges:
+            for key in list(self._families[family].irange(start, end, inclusive=(True, False))):
+                del self._families[family][key]
         for family, key, value in batch.puts:
             self._families[family][key] = value
         for family, key in batch.deletes:
@@ -116,6 +128,9 @@ class MemoryStore:
 
     def flush(self) -> None:
         """Nothing to wait for."""
+
+    def erase(self, family: Family, ranges: Sequence[tuple[bytes, bytes]]) -> None:
+        """No disk."""
 
     def disk_bytes(self) -> int:
         """No disk."""

@@ -14,6 +14,7 @@ Family `system`:
     "format"                                  the store's format version and history configuration
     "offset" | partition (2)                  next offset to apply (8, big-endian) | fingerprint of the record before (8)
     "dirty"  | partition (2) | user id        lifecycle boundary a summary is owed for
+    "erase"  | partition (2) | user id        removed, but maybe still in files on disk
 """
 
 import struct
@@ -26,6 +27,7 @@ META, TAIL, CHUNK, SUMMARY = b"\x01", b"\x02", b"\x03", b"\x05"
 FORMAT_KEY = b"format"
 _OFFSET = b"offset"
 _DIRTY = b"dirty"
+_ERASE = b"erase"
 
 
 def user_prefix(partition: int, user_id: str) -> bytes:
@@ -92,6 +94,22 @@ def dirty_user(key: bytes) -> tuple[int, str]:
     """Partition and user id of a dirty mark."""
     (partition,) = _PARTITION.unpack_from(key, len(_DIRTY))
     return int(partition), key[len(_DIRTY) + _PARTITION.size :].decode()
+
+
+def erase_key(partition: int, user_id: str) -> bytes:
+    """Key of a user's erasure mark."""
+    return _ERASE + _PARTITION.pack(partition) + user_id.encode()
+
+
+def erase_range() -> tuple[bytes, bytes]:
+    """Range of all erasure marks."""
+    return _ERASE, after(_ERASE)
+
+
+def erase_user(key: bytes) -> tuple[int, str]:
+    """Partition and user id of an erasure mark."""
+    (partition,) = _PARTITION.unpack_from(key, len(_ERASE))
+    return int(partition), key[len(_ERASE) + _PARTITION.size :].decode()
 
 
 def after(prefix: bytes) -> bytes:

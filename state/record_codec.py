@@ -11,7 +11,7 @@ from state.user_state import UserMeta
 
 FORMAT_VERSION = 1
 _ENVELOPE = struct.Struct("<BI")  # format version, CRC-32 of the body
-_META = struct.Struct("<8q")  # the fields of UserMeta, in their order
+_META = struct.Struct("<9q")  # the fields of UserMeta, in their order
 _SUMMARY = struct.Struct("<QQqIII")  # boundary, count, built at, accumulator bytes, tokens, width
 
 
@@ -27,15 +27,15 @@ def encode_meta(meta: UserMeta) -> bytes:
             meta.newest_event_time_ms,
             meta.sealed_event_time_ms,
             meta.epoch,
+            meta.deleted_until_ms,
         )
     )
 
 
 def decode_meta(data: bytes) -> UserMeta:
     """Bytes to meta data. Raises UnknownFormat or CorruptValue."""
-    version, length, first, boundary, tail_start, newest, sealed, epoch = _META.unpack(
-        _open(data, "meta data", _META.size)
-    )
+    fields = _META.unpack(_open(data, "meta data", _META.size))
+    version, length, first, boundary, tail_start, newest, sealed, epoch, deleted_until = fields
     return UserMeta(
         version=version,
         length=length,
@@ -45,6 +45,7 @@ def decode_meta(data: bytes) -> UserMeta:
         newest_event_time_ms=newest,
         sealed_event_time_ms=sealed,
         epoch=epoch,
+        deleted_until_ms=deleted_until,
     )
 
 

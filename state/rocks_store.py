@@ -8,7 +8,9 @@ from typing import Self
 from rocksdict import (
     AccessType,
     BlockBasedOptions,
+    BottommostLevelCompaction,
     Cache,
+    CompactOptions,
     DbClosedError,
     DBCompressionType,
     Options,
@@ -66,6 +68,8 @@ class RocksStore:
         """See KeyValueStore."""
         with _store_errors(self._path):
             changes = WriteBatch(raw_mode=True)
+            for family, start, end in batch.removed_ranges:
+                changes.delete_range(start, end, self._handles[family])
             for family, key, value in batch.puts:
                 changes.put(key, value, self._handles[family])
             for family, key in batch.deletes:
@@ -76,6 +80,16 @@ class RocksStore:
         """See KeyValueStore: syncs the write-ahead log."""
         with _store_errors(self._path):
             self._db.flush_wal(True)
+
+    def erase(self, family: Family, ranges: Sequence[tuple[bytes, bytes]]) -> None:
+        """See KeyValueStore: flushes all memtables, which ends their log files, then compacts to the bottom."""
+        with _store_errors(self._path):
+            for flushed in Family:
+                self._family(flushed).flush()
+            options = CompactOptions()
+            options.set_bottommost_level_compaction(BottommostLevelCompaction.force())
+            for start, end in ranges:
+                self._family(family).compact_range(start, end, options)
 
     def disk_bytes(self) -> int:
         """See KeyValueStore."""

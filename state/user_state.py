@@ -29,6 +29,8 @@ class UserMeta:
     """Newest event time in any sealed chunk; what is older arrives late."""
     epoch: int = 0
     """Raised by deletion; work begun under an older epoch is refused."""
+    deleted_until_ms: int = 0
+    """Interactions with an event time up to this one belong to the deleted past and are refused."""
 
 
 @dataclass(frozen=True)

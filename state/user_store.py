@@ -3,21 +3,17 @@
 import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import partial
-
-import numpy as np
 
 from state import keys
 from state.arrivals import Applied, Arrivals, Position
-from state.chunk_codec import decode_rows, encode_rows
-from state.fold import Fold, fold
-from state.interaction import Rows, empty_rows
-from state.key_value_store import Batch, Cursor, Family, KeyValueStore
-from state.record_codec import decode_meta, decode_summary, encode_meta, encode_summary
+from state.key_value_store import Batch, Family, KeyValueStore
+from state.poll_batch import PollBatch
+from state.record_codec import decode_meta, decode_summary, encode_summary
 from state.segments import HistoryConfig
 from state.store_format import check_format
 from state.summary import Summary, may_replace
-from state.user_state import Rolled, StoredUser, UserMeta
+from state.user_records import read_chunks, read_head, read_summary, scan_user
+from state.user_state import Rolled, StoredUser
 
 
 @dataclass(frozen=True)
@@ -53,13 +49,12 @@ class UserStore:
 
         What lies at offsets applied before is skipped. Nothing is safe from a loss of power before `flush`.
         """
-        applied = Applied()
-        batch = Batch()
         with self._write_lock:
+            poll = PollBatch(self._store, self.history)
             for arrivals in polled:
-                self._apply_partition(arrivals, batch, applied)
-            self._store.write(batch)
-        return applied
+                poll.add(arrivals)
+            self._store.write(poll.batch)
+        return poll.applied
 
     def flush(self) -> None:
         """Wait until everything applied survives a loss of power."""
@@ -68,13 +63,13 @@ class UserStore:
     def read_user(self, partition: int, user_id: str, bundle_version: str) -> StoredUser | None:
         """One moment of a user, without the chunks of the lifecycle segment; None when there is no such user."""
         prefix = keys.user_prefix(partition, user_id)
-        cursor = self._scan_user(prefix)
-        head = _read_head(cursor, prefix)
+        cursor = scan_user(self._store, prefix)
+        head = read_head(cursor, prefix)
         if head is None:
             return None
         meta, tail = head
-        chunks = _read_chunks(cursor, prefix, meta.lifecycle_boundary, meta.tail_start)
-        summary = _read_summary(cursor, prefix, bundle_version)
+        chunks = read_chunks(cursor, prefix, meta.lifecycle_boundary, meta.tail_start)
+        summary = read_summary(cursor, prefix, bundle_version)
         return StoredUser(meta, chunks, tail, summary)
 
     def read_rolled(
@@ -82,16 +77,16 @@ class UserStore:
     ) -> Rolled | None:
         """At most `max_chunks` chunks between the user's summary and boundary; None when there is no such user."""
         prefix = keys.user_prefix(partition, user_id)
-        cursor = self._scan_user(prefix)
-        head = _read_head(cursor, prefix)
+        cursor = scan_user(self._store, prefix)
+        head = read_head(cursor, prefix)
         if head is None:
             return None
         meta, _ = head
-        summary = _read_summary(cursor, prefix, bundle_version)
+        summary = read_summary(cursor, prefix, bundle_version)
         base = summary.boundary if summary else 0
         start = max(base, meta.first_position)
         end = min(meta.lifecycle_boundary, start + max_chunks * self.history.chunk_len)
-        chunks = _read_chunks(cursor, prefix, start, end)
+        chunks = read_chunks(cursor, prefix, start, end)
         return Rolled(summary, chunks, max(base, end), meta.lifecycle_boundary, meta.epoch)
 
     def put_summary(
@@ -156,6 +151,20 @@ class UserStore:
                 batch.delete(Family.SYSTEM, keys.dirty_key(partition, user_id))
                 self._store.write(batch)
 
+    def erase_deleted(self) -> int:
+        """Let deleted users leave the disk, too; returns how many. Takes its time; other calls go on meanwhile."""
+        marks = [key for key, _ in self._store.scan(Family.SYSTEM, *keys.erase_range())]
+        if not marks:
+            return 0
+        prefixes = [keys.user_prefix(*keys.erase_user(key)) for key in marks]
+        ranges = [(prefix, keys.after(prefix)) for prefix in prefixes]
+        self._store.erase(Family.USERS, ranges)
+        batch = Batch()
+        for key in marks:
+            batch.delete(Family.SYSTEM, key)
+        self._store.write(batch)
+        return len(marks)
+
     def dirty_marks(self, partition: int) -> list[DirtyMark]:
         """Users of a partition that are owed a summary."""
         pairs = self._store.scan(Family.SYSTEM, *keys.dirty_range(partition))
@@ -163,98 +172,3 @@ class UserStore:
             DirtyMark(partition, keys.dirty_user(key)[1], int.from_bytes(value, "big"))
             for key, value in pairs
         ]
-
-    def _apply_partition(self, arrivals: Arrivals, batch: Batch, applied: Applied) -> None:
-        position = self.position(arrivals.partition)
-        stored_offset = position.next_offset if position else 0
-        num_replayed = int(np.searchsorted(arrivals.offsets, stored_offset))
-        applied.replayed += num_replayed
-        indices_by_user: dict[str, list[int]] = {}
-        for index in range(num_replayed, len(arrivals.rows)):
-            indices_by_user.setdefault(arrivals.user_ids[index], []).append(index)
-        prefixes = [keys.user_prefix(arrivals.partition, user_id) for user_id in indices_by_user]
-        heads = self._read_heads(prefixes)
-        for (user_id, indices), prefix, (meta, tail) in zip(
-            indices_by_user.items(), prefixes, heads, strict=True
-        ):
-            read_sealed = partial(self._read_sealed, prefix, meta)
-            folded = fold(meta, tail, arrivals.rows[indices], self.history, read_sealed)
-            _put_fold(batch, prefix, folded)
-            _count(applied, folded)
-            if folded.boundary_moved:
-                boundary = folded.meta.lifecycle_boundary.to_bytes(8, "big")
-                batch.put(Family.SYSTEM, keys.dirty_key(arrivals.partition, user_id), boundary)
-                applied.moved_users.append((arrivals.partition, user_id))
-        if arrivals.position.next_offset > stored_offset:
-            key = keys.offset_key(arrivals.partition)
-            batch.put(Family.SYSTEM, key, arrivals.position.encode())
-
-    def _read_heads(self, prefixes: list[bytes]) -> list[tuple[UserMeta, Rows]]:
-        wanted = [prefix + kind for prefix in prefixes for kind in (keys.META, keys.TAIL)]
-        values = self._store.get(Family.USERS, wanted)
-        return [
-            (
-                UserMeta() if meta is None else decode_meta(meta),
-                empty_rows() if tail is None else decode_rows(tail),
-            )
-            for meta, tail in zip(values[::2], values[1::2], strict=True)
-        ]
-
-    def _read_sealed(self, prefix: bytes, meta: UserMeta) -> Rows:
-        cursor = self._scan_user(prefix)
-        chunks = _read_chunks(cursor, prefix, meta.first_position, meta.tail_start)
-        return np.concatenate([empty_rows(), *map(decode_rows, chunks)])
-
-    def _scan_user(self, prefix: bytes) -> Cursor:
-        return self._store.scan(Family.USERS, prefix, keys.after(prefix))
-
-
-def _read_head(cursor: Cursor, prefix: bytes) -> tuple[UserMeta, bytes] | None:
-    key, value = next(cursor, (b"", b""))
-    if key != prefix + keys.META:
-        return None
-    key, tail = next(cursor, (b"", b""))
-    return decode_meta(value), tail if key == prefix + keys.TAIL else b""
-
-
-def _read_chunks(cursor: Cursor, prefix: bytes, start: int, end: int) -> list[bytes]:
-    """Encoded chunks of the positions [start, end)."""
-    chunks: list[bytes] = []
-    if start >= end:
-        return chunks
-    cursor.seek(keys.chunk_key(prefix, start))
-    end_key = keys.chunk_key(prefix, end)
-    for key, value in cursor:
-        if key >= end_key:
-            break
-        chunks.append(value)
-    return chunks
-
-
-def _read_summary(cursor: Cursor, prefix: bytes, bundle_version: str) -> Summary | None:
-    wanted = keys.summary_key(prefix, bundle_version)
-    cursor.seek(wanted)
-    key, value = next(cursor, (b"", b""))
-    return decode_summary(value, bundle_version) if key == wanted else None
-
-
-def _put_fold(batch: Batch, prefix: bytes, folded: Fold) -> None:
-    if not folded.applied:
-        return
-    batch.put(Family.USERS, prefix + keys.META, encode_meta(folded.meta))
-    batch.put(Family.USERS, prefix + keys.TAIL, encode_rows(folded.tail, with_hashes=True))
-    for position, rows in folded.sealed:
-        if position >= folded.meta.first_position:
-            batch.put(
-                Family.USERS, keys.chunk_key(prefix, position), encode_rows(rows, with_hashes=False)
-            )
-    for position in folded.evicted:
-        batch.delete(Family.USERS, keys.chunk_key(prefix, position))
-
-
-def _count(applied: Applied, folded: Fold) -> None:
-    applied.interactions += folded.applied
-    applied.duplicates += folded.duplicates
-    applied.late += folded.late
-    applied.sealed_chunks += len(folded.sealed)
-    applied.evicted_chunks += len(folded.evicted)

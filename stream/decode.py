@@ -1,4 +1,4 @@
-"""Bytes from the `interactions` topic to an interaction, or the reason why not."""
+"""Bytes from the `interactions` topic to an interaction or a deletion, or the reason why not."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
@@ -10,7 +10,7 @@ import xxhash
 from google.protobuf.message import DecodeError
 
 from protos.interaction_pb2 import Interaction
-from state.arrivals import Arrivals, Position
+from state.arrivals import Arrivals, Deletion, Position
 from state.errors import ConfigError, InvalidInteraction
 from state.interaction import (
     INTERACTION,
@@ -108,11 +108,15 @@ class Decoder:
         user_ids: list[str] = []
         offsets: list[int] = []
         rows: list[tuple[int, ...]] = []
+        deletions: list[Deletion] = []
         rejected: list[Rejected] = []
         future = 0
         for record in records:
             try:
-                user_id, row, clamped = self._decode_one(record)
+                if record.value is None:
+                    deletions.append(self._decode_deletion(record))
+                    continue
+                user_id, row, clamped = self._decode_interaction(record, record.value)
             except InvalidInteraction as error:
                 rejected.append(Rejected(record, str(error)))
                 continue
@@ -126,23 +130,33 @@ class Decoder:
             user_ids,
             np.asarray(offsets, np.int64),
             np.array(rows, INTERACTION),
+            deletions,
         )
         return Decoded(arrivals, rejected, future)
 
-    def _decode_one(self, record: Record) -> tuple[str, tuple[int, ...], bool]:
-        message = self._parse(record.value)
+    def _decode_deletion(self, record: Record) -> Deletion:
+        """A null value: the user in the key is to be forgotten, up to the record's timestamp."""
+        try:
+            user_id = (record.key or b"").decode()
+        except UnicodeDecodeError as error:
+            raise InvalidInteraction(
+                f"the value is null and the key is no user id: {error}"
+            ) from error
+        check_user_id(user_id)
+        self._check_partition(user_id, record)
+        return Deletion(user_id, record.offset, record.timestamp)
+
+    def _decode_interaction(
+        self, record: Record, value: bytes
+    ) -> tuple[str, tuple[int, ...], bool]:
+        message = self._parse(value)
         user_id, event_id = message.user_id, message.event_id
         event_time_ms = message.event_time_ms
         check_user_id(user_id)
         check_event_id(event_id)
         check_item_id(message.item_id)
         check_event_time(event_time_ms)
-        owner = self._partition_of(user_id)
-        if owner != record.partition:
-            raise InvalidInteraction(
-                f"user_id {user_id!r} belongs to partition {owner}, the record is in {record.partition}; "
-                "key records by user_id with the murmur2 partitioner"
-            )
+        self._check_partition(user_id, record)
         clamped = (
             event_time_ms > record.timestamp + self._config.max_future_ms
             and record.timestamp >= MIN_EVENT_TIME_MS  # a broken clock is no judge
@@ -159,9 +173,15 @@ class Decoder:
         )
         return user_id, row, clamped
 
-    def _parse(self, value: bytes | None) -> Interaction:
-        if value is None:
-            raise InvalidInteraction("the value is null; deletion by tombstone is not supported")
+    def _check_partition(self, user_id: str, record: Record) -> None:
+        owner = self._partition_of(user_id)
+        if owner != record.partition:
+            raise InvalidInteraction(
+                f"user_id {user_id!r} belongs to partition {owner}, the record is in {record.partition}; "
+                "key records by user_id with the murmur2 partitioner"
+            )
+
+    def _parse(self, value: bytes) -> Interaction:
         if len(value) > self._config.max_value_bytes:
             raise InvalidInteraction(
                 f"the value has {len(value)} bytes; at most {self._config.max_value_bytes} are read"

@@ -1,5 +1,6 @@
 """`gemstream user`: what is known of a user."""
 
+import time
 from typing import Annotated
 
 import typer
@@ -7,17 +8,22 @@ import typer
 from protos import admin_pb2
 from services.cli.options import ConfigOption, StateAddressOption, TimeoutOption, state_address
 from services.cli.output import (
+    CommandError,
     JsonOption,
     age_text,
     bytes_text,
     message_document,
     print_json,
     print_table,
+    print_text,
     time_text,
 )
+from services.errors import NotFound
 from state.interaction import KIND_NAMES
 
 app = typer.Typer(help="What is known of a user.", no_args_is_help=True)
+
+_LOOK_EVERY_S = 0.1
 
 
 @app.callback()
@@ -47,6 +53,49 @@ def show(
     _print_summaries(description)
     if description.newest:
         _print_newest(description)
+
+
+@app.command()
+def delete(
+    user: Annotated[str, typer.Argument(help="The user id.")],
+    yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
+    config: ConfigOption = None,
+    state: StateAddressOption = None,
+    timeout: TimeoutOption = 30.0,
+    as_json: JsonOption = False,
+) -> None:
+    """Delete everything that is stored of a user; older events that come later are refused.
+
+    The deletion goes through Kafka, so that it holds wherever the user's state is built again.
+    """
+    from services import clients
+
+    if not yes:
+        typer.confirm(f"Delete everything stored of user {user}?", abort=True, err=True)
+    address = state_address(state, config)
+    epoch = _epoch(address, user, timeout)
+    clients.delete_user(address, user, timeout)
+    give_up_at = time.monotonic() + timeout
+    while (now := _epoch(address, user, timeout)) is not None and now == epoch:
+        if time.monotonic() > give_up_at:
+            raise CommandError(
+                f"the deletion is in the log, but not applied after {timeout:.0f} s; see `gemstream store stats`"
+            )
+        time.sleep(_LOOK_EVERY_S)
+    if as_json:
+        print_json({"deleted": user})
+    else:
+        print_text(f"user {user} is deleted")
+
+
+def _epoch(address: str, user: str, timeout: float) -> int | None:
+    """How often the user was deleted; None while nothing is known of the user."""
+    from services import clients
+
+    try:
+        return clients.describe_user(address, user, 0, timeout).meta.epoch
+    except NotFound:
+        return None
 
 
 def _print_segments(user: admin_pb2.UserDescription) -> None:

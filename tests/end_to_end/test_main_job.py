@@ -1,6 +1,9 @@
 """From events to recommendations through real processes, one of them killed half-way."""
 
 import asyncio
+import subprocess
+import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -102,6 +105,29 @@ async def test_random_kills_lose_and_double_nothing(deployed: Deployment) -> Non
     wait_for("all events in the state", lambda: deployed.applied() == len(events))
     deployed.stop()
     assert_same_as_uninterrupted(deployed, await read_log(deployed, len(events)))
+
+
+async def test_a_deleted_user_stays_deleted(deployed: Deployment) -> None:
+    events = to_messages(make_event_log())
+    deployed.start("run", "state-node")
+    await deployed.produce(events)
+    wait_for("all events in the state", lambda: deployed.applied() == len(events))
+    command = [sys.executable, "-m", "services.cli", "user", "delete", "user-3", "--yes"]
+    await asyncio.to_thread(
+        subprocess.run, [*command, "--config", str(deployed.config)], check=True, timeout=60
+    )
+    assert deployed.describe_user("user-3") is None
+    deployed.kill_role("state-node")
+
+    deployed.start("run", "state-node")
+    now_ms = time.time_ns() // 1_000_000
+    newer = Interaction(event_id="new", user_id="user-3", item_id=5, event_time_ms=now_ms + 60_000)
+    await deployed.produce([*(event for event in events if event.user_id == "user-3"), newer])
+    wait_for("the newer event", lambda: deployed.describe_user("user-3") is not None)
+    user = deployed.describe_user("user-3")
+    assert user is not None
+    assert (user.meta.length, user.meta.epoch) == (1, 1)
+    deployed.stop()
 
 
 async def test_a_broker_that_goes_away_is_waited_for(tmp_path: Path, bundle: Path) -> None:

@@ -15,14 +15,14 @@ from services.admin_service import AdminService, NodeView
 from services.grpc_server import GrpcServer
 from services.recommender_service import RecommenderService, UserReader
 from services.state_service import StateService
-from state.arrivals import Arrivals, Position
-from state.interaction import Rows
+from state.arrivals import Arrivals, Deletion, Position
+from state.interaction import Rows, empty_rows
 from state.key_value_store import MemoryStore
 from state.summary import Summary
 from state.user_state import UserState
 from state.user_store import UserStore
 from stream.topics import partition_of
-from tests.state.builders import SMALL, make_rows
+from tests.state.builders import SMALL, START_MS, make_rows
 
 NUM_PARTITIONS = 3
 
@@ -35,12 +35,28 @@ class FakeOwner:
     assigned: set[int] = field(default_factory=lambda: set(range(NUM_PARTITIONS)))
     summaries_for: list[str] = field(default_factory=list)
     wakes: int = 0
+    deleted: list[str] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self.store = UserStore(self.database, SMALL)
 
     def wake(self) -> None:
         self.wakes += 1
+
+    async def delete(self, user: str) -> None:
+        """As if the deletion went through the log."""
+        self.deleted.append(user)
+        partition = partition_of(user, NUM_PARTITIONS)
+        position = self.store.position(partition)
+        offset = position.next_offset if position else 0
+        deletion = Deletion(user, offset, START_MS + 1_000)
+        self.store.apply(
+            [
+                Arrivals(
+                    partition, Position(offset + 1, 0), [], np.arange(0), empty_rows(), [deletion]
+                )
+            ]
+        )
 
     def add(self, user: str, count: int) -> None:
         """`count` more interactions of a user."""
@@ -63,7 +79,13 @@ class FakeOwner:
             self.store, NUM_PARTITIONS, lambda: self.assigned, self.summaries_for.append, self.wake
         )
         node = NodeView(
-            self.database, SMALL, NUM_PARTITIONS, lambda: self.assigned, lambda _: 40, {"late": 2}
+            self.database,
+            SMALL,
+            NUM_PARTITIONS,
+            lambda: self.assigned,
+            lambda _: 40,
+            {"late": 2},
+            self.delete,
         )
         add_StateServiceServicer_to_server(service, server.server)
         add_AdminServiceServicer_to_server(AdminService(node), server.server)

@@ -51,6 +51,20 @@ async def test_user_show() -> None:
     assert stranger.stdout == ""
 
 
+async def test_user_delete() -> None:
+    owner = FakeOwner()
+    owner.add("ann", 20)
+    async with owner.serving() as address:
+        refused = await gemstream("user", "delete", "ann", "--state", address)
+        assert refused.returncode != 0
+        assert owner.deleted == []
+        done = await gemstream("user", "delete", "ann", "--yes", "--json", "--state", address)
+        shown = await gemstream("user", "show", "ann", "--state", address)
+    assert json.loads(done.stdout) == {"deleted": "ann"}
+    assert owner.deleted == ["ann"]
+    assert shown.returncode == 3
+
+
 async def test_store_stats() -> None:
     owner = FakeOwner()
     owner.add("ann", 20)

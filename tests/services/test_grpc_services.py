@@ -187,6 +187,20 @@ async def test_admin_describes_users_and_store() -> None:
     assert caught.value.code() is grpc.StatusCode.NOT_FOUND
 
 
+async def test_a_deleted_user_is_unknown() -> None:
+    owner = FakeOwner()
+    owner.add("ann", 20)
+    async with owner.serving() as address, grpc.aio.insecure_channel(address) as channel:
+        admin = admin_pb2_grpc.AdminServiceStub(channel)
+        await admin.DeleteUser(admin_pb2.DeleteUserRequest(user_id="ann"))
+        with pytest.raises(grpc.aio.AioRpcError) as caught:
+            await admin.DescribeUser(admin_pb2.DescribeUserRequest(user_id="ann"))
+        store = await admin.DescribeStore(admin_pb2.DescribeStoreRequest())
+    assert owner.deleted == ["ann"]
+    assert caught.value.code() is grpc.StatusCode.NOT_FOUND
+    assert sum(partition.users for partition in store.partitions) == 0
+
+
 async def test_health_and_reflection_answer() -> None:
     async with FakeOwner().serving() as address, grpc.aio.insecure_channel(address) as channel:
         health = health_pb2_grpc.HealthStub(channel)

@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given, strategies as st
 
 from protos.interaction_pb2 import Interaction
+from state.arrivals import Deletion
 from stream.decode import Decoded, Decoder, DecoderConfig
 from stream.topics import partition_of
 
@@ -59,7 +60,6 @@ def test_every_field_arrives() -> None:
 @pytest.mark.parametrize(
     ("value", "reason"),
     [
-        (None, "null"),
         (b"\xff\xff\xff", "not a gemstream.v1.Interaction"),
         (b'{"event_id": "e1", "user_id": "ann"}', ""),
         (interaction()[:-2], ""),
@@ -87,6 +87,29 @@ def test_bad_records_are_rejected_and_their_neighbours_kept(
     assert decoded.arrivals.position.next_offset == 6
     assert [letter.record.offset for letter in decoded.rejected] == [1]
     assert reason in decoded.rejected[0].reason
+
+
+def test_a_null_value_deletes_the_user_in_the_key() -> None:
+    decoded = decode(
+        FakeRecord(interaction()), FakeRecord(None, offset=1), FakeRecord(interaction(), offset=2)
+    )
+    assert decoded.arrivals.deletions == [Deletion("ann", 1, NOW_MS)]
+    assert decoded.arrivals.offsets.tolist() == [0, 2]
+    assert decoded.rejected == []
+
+
+@pytest.mark.parametrize(
+    ("key", "reason"),
+    [
+        (None, "user_id has 0 bytes"),
+        (b"", "user_id has 0 bytes"),
+        (b"\xff", "no user id"),
+        (b"bob", "belongs to"),
+    ],
+)
+def test_a_null_value_without_a_user_is_rejected(key: bytes | None, reason: str) -> None:
+    (letter,) = decode(FakeRecord(None, key=key)).rejected
+    assert reason in letter.reason
 
 
 def test_a_clock_from_the_future_is_set_back_and_counted() -> None:

@@ -115,7 +115,7 @@ async def test_events_become_state_and_rubbish_becomes_dead_letters(
     kafka: RunningKafka, topics: TopicsConfig, tmp_path: Path, group: str
 ) -> None:
     records: list[tuple[bytes | None, bytes | None]] = [event("ann", n) for n in range(16)]
-    records[5:5] = [(b"ann", b"rubbish"), (b"ann", None), (None, b"{}")]
+    records[5:5] = [(b"ann", b"rubbish"), (b"\xff", None), (None, b"{}")]
     await produce(kafka.bootstrap, topics.interactions, records)
     node = Node(kafka.bootstrap, topics, tmp_path, group)
     async with running(node):
