@@ -1,5 +1,7 @@
 """Bytes of chunks, meta data and summaries: round trips, damage found, unknown versions refused."""
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 from hypothesis import given, strategies as st
@@ -101,3 +103,24 @@ def test_keys_can_be_read_back(user: str, position: int) -> None:
     assert keys.dirty_user(keys.dirty_key(3, user)) == (3, user)
     assert keys.split_user_key(prefix + keys.META) == (user, keys.META)
     assert prefix < keys.after(prefix)
+
+
+GOLDEN = Path(__file__).parent / "golden"
+"""What earlier releases wrote; one file per format version, never changed."""
+
+
+def test_rows_of_version_1_stay_readable() -> None:
+    rows = decode_rows((GOLDEN / "rows_v1.bin").read_bytes())
+    assert np.array_equal(rows, make_rows([0, 5, 5, 90_000]))
+
+
+def test_meta_of_version_1_stays_readable() -> None:
+    meta = decode_meta((GOLDEN / "meta_v1.bin").read_bytes())
+    assert list(vars(meta).values()) == list(range(1, 10))
+
+
+def test_summary_of_version_1_stays_readable() -> None:
+    summary = decode_summary((GOLDEN / "summary_v1.bin").read_bytes(), "v")
+    assert (summary.boundary, summary.count, summary.built_at_ms) == (512, 500, 7)
+    assert summary.accumulators == b"accumulators"
+    assert summary.tokens.tolist() == [[0, 1, 2], [3, 4, 5]]
