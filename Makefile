@@ -4,7 +4,7 @@ PY := $(VENV)/bin/python
 BASE_PYTHON ?= python3
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test lint format gen clean
+.PHONY: help setup demo test lint format bench gen clean
 
 help:  ## Show this help
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-8s %s\n", $$1, $$2}'
@@ -30,6 +30,10 @@ lint: setup  ## Check style, types and the layers
 format: setup  ## Rewrite the code in the project's style
 	@$(VENV)/bin/ruff check --fix .
 	@$(VENV)/bin/ruff format .
+
+bench: setup  ## Measure: make bench NAME=ingest [QUICK=1]
+	@$(VENV)/bin/uv pip install --quiet --python $(PY) -c constraints.txt --group bench
+	@$(PY) -m bench.$(NAME) $(if $(QUICK),--quick) $(ARGS)
 
 gen: setup  ## Compile protos/*.proto into the committed Python code and stubs
 	@$(PY) scripts/compile_protos.py
