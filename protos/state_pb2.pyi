@@ -22,9 +22,9 @@ class UserState(_message.Message):
     SUMMARY_FIELD_NUMBER: _ClassVar[int]
     meta: UserMeta
     chunks: _containers.RepeatedScalarFieldContainer[bytes]
-    tail: bytes
+    tail: _containers.RepeatedScalarFieldContainer[bytes]
     summary: Summary
-    def __init__(self, meta: _Optional[_Union[UserMeta, _Mapping]] = ..., chunks: _Optional[_Iterable[bytes]] = ..., tail: _Optional[bytes] = ..., summary: _Optional[_Union[Summary, _Mapping]] = ...) -> None: ...
+    def __init__(self, meta: _Optional[_Union[UserMeta, _Mapping]] = ..., chunks: _Optional[_Iterable[bytes]] = ..., tail: _Optional[_Iterable[bytes]] = ..., summary: _Optional[_Union[Summary, _Mapping]] = ...) -> None: ...
 
 class UserMeta(_message.Message):
     __slots__ = ("version", "length", "first_position", "lifecycle_boundary", "tail_start", "newest_event_time_ms", "epoch")

@@ -72,7 +72,9 @@ def user_to_wire(stored: StoredUser) -> state_pb2.UserState:
 def user_from_wire(message: state_pb2.UserState) -> StoredUser:
     """Inverse of user_to_wire."""
     summary = summary_from_wire(message.summary) if message.HasField("summary") else None
-    return StoredUser(meta_from_wire(message.meta), list(message.chunks), message.tail, summary)
+    return StoredUser(
+        meta_from_wire(message.meta), list(message.chunks), list(message.tail), summary
+    )
 
 
 def rolled_to_wire(rolled: Rolled) -> state_pb2.Rolled:

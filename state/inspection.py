@@ -3,6 +3,8 @@
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
+import numpy as np
+
 from state import keys
 from state.arrivals import Position
 from state.chunk_codec import decode_rows
@@ -38,7 +40,7 @@ def inspect_user(store: KeyValueStore, partition: int, user_id: str) -> UserInsp
         if kind == keys.META:
             inspection.meta = decode_meta(value)
         elif kind == keys.TAIL:
-            inspection.tail = decode_rows(value)
+            inspection.tail = np.concatenate([inspection.tail, decode_rows(value)])
             found = True
         elif kind == keys.CHUNK:
             inspection.num_chunks += 1
@@ -60,8 +62,8 @@ def users_of(store: KeyValueStore, partition: int) -> Iterator[str]:
     """The users of a partition; one seek each."""
     cursor = store.scan(Family.USERS, *keys.partition_range(partition))
     for key, _ in cursor:
-        user_id, kind = keys.split_user_key(key)
-        if kind == keys.TAIL:  # what is left of a deleted user has none
+        user_id, rest = keys.split_user_key(key)
+        if rest[:1] == keys.TAIL:  # what is left of a deleted user has none
             yield user_id
             cursor.seek(keys.after(keys.user_prefix(partition, user_id)))
 

@@ -64,9 +64,10 @@ def empty_rows() -> Rows:
     return np.empty(0, INTERACTION)
 
 
-def hash_event_id(event_id: str) -> int:
-    """64-bit identity of an event id (xxh3)."""
-    return xxhash.xxh3_64_intdigest(event_id.encode())
+def hash_event(event_id: str, event_time_ms: int) -> int:
+    """64-bit identity of an event (xxh3): the same id at another time is another event."""
+    # Not as the seed: for short ids xxh3 mixes it in so that other ids at other times collide.
+    return xxhash.xxh3_64_intdigest(event_id.encode() + event_time_ms.to_bytes(8, "little"))
 
 
 def hash_features(rows: Rows) -> npt.NDArray[np.uint64]:

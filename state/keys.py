@@ -5,7 +5,7 @@ Family `users`, everything of one user under one prefix, all of one partition si
     partition (2, big-endian) | user id length (2) | user id | kind (1) | suffix
 
     kind 1  meta        no suffix
-    kind 2  tail        no suffix
+    kind 2  tail        first position of the block (8, big-endian)
     kind 3  chunk       first position (8, big-endian)
     kind 5  summary     bundle version, UTF-8       (kind 4 is kept for the repeats table)
 
@@ -39,6 +39,11 @@ def user_prefix(partition: int, user_id: str) -> bytes:
 def chunk_key(prefix: bytes, position: int) -> bytes:
     """Key of the chunk that starts at `position`."""
     return prefix + CHUNK + _POSITION.pack(position)
+
+
+def tail_key(prefix: bytes, position: int) -> bytes:
+    """Key of the block of the tail that starts at `position`."""
+    return prefix + TAIL + _POSITION.pack(position)
 
 
 def summary_key(prefix: bytes, bundle_version: str) -> bytes:

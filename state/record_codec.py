@@ -2,8 +2,11 @@
 
 import struct
 import zlib
+from collections.abc import Sequence
+from dataclasses import fields as fields_of
 
 import numpy as np
+import numpy.typing as npt
 
 from state.errors import CorruptValue, UnknownFormat
 from state.summary import Summary
@@ -11,42 +14,35 @@ from state.user_state import UserMeta
 
 FORMAT_VERSION = 1
 _ENVELOPE = struct.Struct("<BI")  # format version, CRC-32 of the body
-_META = struct.Struct("<9q")  # the fields of UserMeta, in their order
+META_FIELDS = tuple(field.name for field in fields_of(UserMeta))
+_META = struct.Struct(f"<{len(META_FIELDS)}q")
+_NEW_USER = bytes(_META.size)
 _SUMMARY = struct.Struct("<QQqIII")  # boundary, count, built at, accumulator bytes, tokens, width
 
 
 def encode_meta(meta: UserMeta) -> bytes:
     """Meta data to bytes."""
-    return _seal(
-        _META.pack(
-            meta.version,
-            meta.length,
-            meta.first_position,
-            meta.lifecycle_boundary,
-            meta.tail_start,
-            meta.newest_event_time_ms,
-            meta.sealed_event_time_ms,
-            meta.epoch,
-            meta.deleted_until_ms,
-        )
-    )
+    return _seal(_META.pack(*(getattr(meta, name) for name in META_FIELDS)))
 
 
 def decode_meta(data: bytes) -> UserMeta:
     """Bytes to meta data. Raises UnknownFormat or CorruptValue."""
-    fields = _META.unpack(_open(data, "meta data", _META.size))
-    version, length, first, boundary, tail_start, newest, sealed, epoch, deleted_until = fields
-    return UserMeta(
-        version=version,
-        length=length,
-        first_position=first,
-        lifecycle_boundary=boundary,
-        tail_start=tail_start,
-        newest_event_time_ms=newest,
-        sealed_event_time_ms=sealed,
-        epoch=epoch,
-        deleted_until_ms=deleted_until,
-    )
+    values = _META.unpack(_open(data, "meta data", _META.size))
+    return UserMeta(**dict(zip(META_FIELDS, values, strict=True)))
+
+
+def encode_metas(fields: npt.NDArray[np.int64]) -> list[bytes]:
+    """Many users' meta data, [users, META_FIELDS], to bytes."""
+    body = fields.astype("<i8").tobytes()
+    return [_seal(body[start : start + _META.size]) for start in range(0, len(body), _META.size)]
+
+
+def decode_metas(values: Sequence[bytes | None]) -> npt.NDArray[np.int64]:
+    """Inverse of encode_metas; zeros for a user of whom nothing is stored. Raises UnknownFormat or CorruptValue."""
+    bodies = [
+        _NEW_USER if data is None else _open(data, "meta data", _META.size) for data in values
+    ]
+    return np.frombuffer(b"".join(bodies), "<i8").astype(np.int64).reshape(-1, len(META_FIELDS))
 
 
 def encode_summary(summary: Summary) -> bytes:

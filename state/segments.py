@@ -1,9 +1,14 @@
 """Where recent, mid-term and lifecycle begin: the one segment rule, used by the fold and by training."""
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, TypeVar
+
+import numpy as np
+import numpy.typing as npt
 
 from state.errors import ConfigError
+
+IntOrArray = TypeVar("IntOrArray", int, npt.NDArray[np.int64])
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,6 +55,14 @@ class HistoryConfig:
     def lifecycle_boundary(self, length: int) -> int:
         """Position where the mid-term segment starts, for a history of `length` interactions."""
         return max(0, length - self.mid_term_len) // self.chunk_len * self.chunk_len
+
+    def next_move(self, lifecycle_boundary: IntOrArray) -> IntOrArray:
+        """Length at which the lifecycle boundary will leave where it stands."""
+        return lifecycle_boundary + (self.mid_term_len + self.chunk_len)
+
+    def next_eviction(self, first_position: IntOrArray) -> IntOrArray:
+        """Length at which the oldest kept chunk will leave the history."""
+        return first_position + (self.max_history + 1)
 
     def recent_start(self, length: int) -> int:
         """Position where the recent segment starts."""

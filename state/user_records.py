@@ -12,14 +12,20 @@ def scan_user(store: KeyValueStore, prefix: bytes) -> Cursor:
     return store.scan(Family.USERS, prefix, keys.after(prefix))
 
 
-def read_head(cursor: Cursor, prefix: bytes) -> tuple[UserMeta, bytes] | None:
-    """Meta data and encoded tail; None when there is no such user, or nothing came after a deletion."""
+def read_head(cursor: Cursor, prefix: bytes) -> tuple[UserMeta, list[tuple[bytes, bytes]]] | None:
+    """Meta data and the tail's encoded blocks with their keys; None when there is no such user.
+
+    A user of whom everything was deleted, and nothing came since, is no user.
+    """
     key, value = next(cursor, (b"", b""))
     if key != prefix + keys.META:
         return None
-    meta = decode_meta(value)
-    key, tail = next(cursor, (b"", b""))
-    return (meta, tail) if key == prefix + keys.TAIL else None
+    blocks = []
+    for key, block in cursor:
+        if not key.startswith(prefix + keys.TAIL):
+            break
+        blocks.append((key, block))
+    return (decode_meta(value), blocks) if blocks else None
 
 
 def read_chunks(cursor: Cursor, prefix: bytes, start: int, end: int) -> list[bytes]:

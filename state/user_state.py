@@ -31,6 +31,8 @@ class UserMeta:
     """Raised by deletion; work begun under an older epoch is refused."""
     deleted_until_ms: int = 0
     """Interactions with an event time up to this one belong to the deleted past and are refused."""
+    tail_blocks: int = 0
+    """How many blocks the tail lies in; the only field that depends on how the log was cut into polls."""
 
 
 @dataclass(frozen=True)
@@ -59,12 +61,13 @@ class StoredUser:
 
     meta: UserMeta
     chunks: list[bytes]
-    tail: bytes
+    tail: list[bytes]
+    """Blocks, oldest first."""
     summary: Summary | None
 
     def decode(self, user_id: str) -> UserState:
         """Rows instead of bytes. Raises CorruptValue or UnknownFormat."""
-        blocks = [decode_rows(block) for block in (*self.chunks, self.tail)]
+        blocks = [decode_rows(block) for block in (*self.chunks, *self.tail)]
         return UserState(user_id, self.meta, np.concatenate(blocks), self.summary)
 
 

@@ -70,7 +70,7 @@ class UserStore:
         meta, tail = head
         chunks = read_chunks(cursor, prefix, meta.lifecycle_boundary, meta.tail_start)
         summary = read_summary(cursor, prefix, bundle_version)
-        return StoredUser(meta, chunks, tail, summary)
+        return StoredUser(meta, chunks, [block for _, block in tail], summary)
 
     def read_rolled(
         self, partition: int, user_id: str, bundle_version: str, max_chunks: int

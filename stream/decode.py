@@ -21,7 +21,7 @@ from state.interaction import (
     check_event_time,
     check_item_id,
     check_user_id,
-    hash_event_id,
+    hash_event,
 )
 from stream.topics import partition_of
 
@@ -161,15 +161,17 @@ class Decoder:
             event_time_ms > record.timestamp + self._config.max_future_ms
             and record.timestamp >= MIN_EVENT_TIME_MS  # a broken clock is no judge
         )
+        if clamped:
+            event_time_ms = record.timestamp
         row = (
             message.item_id,
             message.author_id,
             message.tag,
-            record.timestamp if clamped else event_time_ms,
+            event_time_ms,
             message.play_time_ms,
             message.duration_ms,
             _kinds_mask(message.kinds),
-            hash_event_id(event_id),
+            hash_event(event_id, event_time_ms),
         )
         return user_id, row, clamped
 

@@ -18,9 +18,8 @@ from model.training.train import train
 from protos import recommender_pb2 as wire
 from protos.interaction_pb2 import Interaction
 from services.local_kafka import RunningKafka, start_kafka
-from state import keys
 from state.inspection import stored_offsets
-from state.key_value_store import Family, KeyValueStore, MemoryStore
+from state.key_value_store import MemoryStore
 from state.rocks_config import RocksConfig
 from state.rocks_store import RocksStore
 from state.user_store import UserStore
@@ -28,6 +27,7 @@ from stream.decode import Decoder, DecoderConfig
 from stream.topics import TopicsConfig, ensure_topics, partition_of
 from tests.end_to_end.processes import Deployment, to_messages, wait_for
 from tests.model.worlds import SMALL, make_event_log
+from tests.state.builders import stored_histories
 
 pytestmark = [pytest.mark.broker, pytest.mark.slow]
 
@@ -190,15 +190,10 @@ def assert_same_as_uninterrupted(deployed: Deployment, records: list[object]) ->
             store.apply([decoder.decode(partition, own).arrivals])  # type: ignore[arg-type]
     actual = RocksStore(deployed.directory / "data" / "state", RocksConfig())
     try:
-        assert histories(actual) == histories(expected)
+        assert stored_histories(actual) == stored_histories(expected)
         assert stored_offsets(actual) == stored_offsets(expected)
     finally:
         actual.close()
-
-
-def histories(store: KeyValueStore) -> dict[bytes, bytes]:
-    pairs = store.scan(Family.USERS, b"\x00", b"\xff")
-    return {key: value for key, value in pairs if keys.split_user_key(key)[1][:1] != keys.SUMMARY}
 
 
 def assert_summaries_equal_one_shot(deployed: Deployment, bundle: Path) -> None:

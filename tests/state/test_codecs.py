@@ -8,10 +8,17 @@ from hypothesis import given, strategies as st
 from hypothesis.extra import numpy as np_st
 
 from state import keys
-from state.chunk_codec import decode_rows, encode_rows
+from state.chunk_codec import decode_rows, encode_records, encode_rows
 from state.errors import CorruptValue, UnknownFormat
 from state.interaction import INTERACTION, Rows
-from state.record_codec import decode_meta, decode_summary, encode_meta, encode_summary
+from state.record_codec import (
+    decode_meta,
+    decode_metas,
+    decode_summary,
+    encode_meta,
+    encode_metas,
+    encode_summary,
+)
 from state.summary import Summary
 from state.user_state import UserMeta
 from tests.state.builders import make_rows
@@ -22,6 +29,23 @@ any_rows = np_st.arrays(INTERACTION, st.integers(0, 40))
 @given(any_rows)
 def test_rows_come_back_with_hashes(rows: Rows) -> None:
     assert np.array_equal(decode_rows(encode_rows(rows, with_hashes=True)), rows)
+
+
+@given(any_rows)
+def test_records_come_back(rows: Rows) -> None:
+    assert np.array_equal(decode_rows(encode_records(rows.tobytes(), len(rows))), rows)
+
+
+@given(
+    st.lists(
+        st.builds(UserMeta, version=st.integers(0, 2**62), tail_blocks=st.integers(0, 40)),
+        max_size=9,
+    )
+)
+def test_many_metas_are_as_single_ones(metas: list[UserMeta]) -> None:
+    encoded = [encode_meta(meta) for meta in metas]
+    fields = decode_metas([*encoded, None])
+    assert encode_metas(fields) == [*encoded, encode_meta(UserMeta())]
 
 
 @given(any_rows)
@@ -109,14 +133,15 @@ GOLDEN = Path(__file__).parent / "golden"
 """What earlier releases wrote; one file per format version, never changed."""
 
 
-def test_rows_of_version_1_stay_readable() -> None:
-    rows = decode_rows((GOLDEN / "rows_v1.bin").read_bytes())
+@pytest.mark.parametrize("name", ["rows_v1.bin", "records_v1.bin"])
+def test_rows_of_version_1_stay_readable(name: str) -> None:
+    rows = decode_rows((GOLDEN / name).read_bytes())
     assert np.array_equal(rows, make_rows([0, 5, 5, 90_000]))
 
 
 def test_meta_of_version_1_stays_readable() -> None:
     meta = decode_meta((GOLDEN / "meta_v1.bin").read_bytes())
-    assert list(vars(meta).values()) == list(range(1, 10))
+    assert list(vars(meta).values()) == list(range(1, 11))
 
 
 def test_summary_of_version_1_stays_readable() -> None:

@@ -1,6 +1,7 @@
 """The store of user states on both databases: apply, read, compare-and-set, reopen."""
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -8,9 +9,10 @@ import pytest
 from hypothesis import given, strategies as st
 
 from state import keys
+from state.append import MAX_TAIL_BLOCKS
 from state.arrivals import Arrivals, Deletion, Position
 from state.errors import ConfigError, StoreError, StoreLocked
-from state.inspection import users_of
+from state.inspection import inspect_user, users_of
 from state.interaction import Rows, empty_rows
 from state.key_value_store import Batch, Family, KeyValueStore, MemoryStore
 from state.rocks_config import RocksConfig
@@ -18,7 +20,8 @@ from state.rocks_store import RocksStore
 from state.segments import HistoryConfig
 from state.summary import Summary
 from state.user_store import UserStore
-from tests.state.builders import SMALL, START_MS, make_rows
+from tests.state.builders import SMALL, START_MS, make_rows, stored_histories
+from tests.state.test_fold import History
 
 
 @pytest.fixture(params=["memory", "rocks"])
@@ -215,10 +218,61 @@ def test_deletions_give_the_same_state_however_the_log_is_split(
         start = min(len(log), start + size)
     for index in range(len(log)):
         UserStore(one_by_one, SMALL).apply([arrivals_of(log, index, index + 1)])
-    for family in Family:
-        pairs = [list(store.scan(family, b"\x00", b"\xff")) for store in (split, one_by_one)]
-        if log:
-            assert pairs[0] == pairs[1]
+    assert stored_histories(split) == stored_histories(one_by_one)
+    system = [list(store.scan(Family.SYSTEM, b"\x00", b"\xff")) for store in (split, one_by_one)]
+    assert not log or system[0] == system[1]
+
+
+@given(
+    st.lists(
+        st.tuples(st.sampled_from("abc"), st.integers(0, 60), st.integers(1, 40)), max_size=120
+    ),
+    st.lists(st.integers(1, 40), max_size=20),
+)
+def test_appending_many_users_at_once_is_as_folding_each(
+    log: list[tuple[str, int, int]], sizes: list[int]
+) -> None:
+    """The store's short way against its slow twin, the fold; times mostly grow, with ties and steps back."""
+    rows = make_rows([n // 2 + time // 20 for n, (_, time, _) in enumerate(log)])
+    relative_ms = (rows["event_time_ms"] - START_MS).astype(np.uint64)
+    rows["event_hash"] = [event_hash * 1_000 for _, _, event_hash in log]
+    rows["event_hash"] += relative_ms  # one event, one time
+    rows["item_id"] = [event_hash for _, _, event_hash in log]
+    rows["author_id"] = 0
+    users = [user for user, _, _ in log]
+    database = MemoryStore()
+    store, start = UserStore(database, SMALL), 0
+    for size in [*sizes, len(log)]:
+        end = min(len(log), start + size)
+        store.apply(
+            [
+                Arrivals(
+                    0, Position(end, end), users[start:end], np.arange(start, end), rows[start:end]
+                )
+            ]
+        )
+        start = end
+    for user in set(users):
+        history = History(SMALL)
+        for index in [n for n, other in enumerate(users) if other == user]:
+            history.add(rows[index : index + 1])
+        inspection = inspect_user(database, 0, user)
+        assert inspection is not None
+        assert replace(inspection.meta, tail_blocks=0) == replace(history.meta, tail_blocks=0)
+        assert np.array_equal(inspection.tail, history.tail)
+        assert inspection.num_chunks == len(history.chunks)
+
+
+def test_a_tail_never_lies_in_too_many_blocks(database: KeyValueStore) -> None:
+    history = HistoryConfig(recent_len=90, mid_term_len=200, chunk_len=90, max_history=400)
+    store = UserStore(database, history)
+    for number in range(170):
+        store.apply([arrive(make_rows([number], first_item=number + 1), first_offset=number)])
+        stored = store.read_user(0, "ann", "")
+        assert stored is not None
+        assert len(stored.tail) == stored.meta.tail_blocks <= MAX_TAIL_BLOCKS + 1
+        assert stored.decode("ann").rows["item_id"][-1] == number + 1
+        assert len(stored.decode("ann").rows) == number + 1
 
 
 def arrivals_of(log: list[int | tuple[str, int]], start: int, end: int) -> Arrivals:
