@@ -121,7 +121,7 @@ def _state_node(settings: Settings, bootstrap: str) -> StateNode:
         store,
         producer,
         topics.compression_jobs,
-        config.advertise or config.listen,
+        config.address,
         settings.dispatch,
     )
     ingest = Ingest(

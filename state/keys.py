@@ -14,7 +14,7 @@ Family `system`:
     "format"                                  the store's format version and history configuration
     "offset" | partition (2)                  next offset to apply (8, big-endian) | fingerprint of the record before (8)
     "dirty"  | partition (2) | user id        lifecycle boundary a summary is owed for
-    "erase"  | partition (2) | user id        removed, but maybe still in files on disk
+    "erase"  | partition (2) | user id        epoch of a deletion that may still lie in files on disk
 """
 
 import struct

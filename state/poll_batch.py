@@ -19,6 +19,12 @@ from state.user_records import read_chunks, read_head, scan_user
 from state.user_state import UserMeta
 
 
+def read_position(store: KeyValueStore, partition: int) -> Position | None:
+    """How far a partition was applied; None when nothing of it was."""
+    (value,) = store.get(Family.SYSTEM, [keys.offset_key(partition)])
+    return None if value is None else Position.decode(value)
+
+
 @dataclass
 class _UserShare:
     """What a poll brought for one user: deletions, and the rows behind the last of them."""
@@ -39,8 +45,8 @@ class PollBatch:
 
     def add(self, arrivals: Arrivals) -> None:
         """Put one partition's arrivals into the batch. What lies at offsets applied before is skipped."""
-        (value,) = self._store.get(Family.SYSTEM, [keys.offset_key(arrivals.partition)])
-        stored_offset = Position.decode(value).next_offset if value is not None else 0
+        position = read_position(self._store, arrivals.partition)
+        stored_offset = position.next_offset if position else 0
         for user_id, share in self._share_out(arrivals, stored_offset).items():
             self._add_user(arrivals, user_id, share)
         if arrivals.position.next_offset > stored_offset:
@@ -100,7 +106,8 @@ class PollBatch:
         prefix = keys.user_prefix(partition, user_id)
         self.batch.remove_range(Family.USERS, prefix, keys.after(prefix))
         self.batch.put(Family.USERS, prefix + keys.META, encode_meta(meta))
-        self.batch.put(Family.SYSTEM, keys.erase_key(partition, user_id), b"")
+        mark = keys.erase_key(partition, user_id)
+        self.batch.put(Family.SYSTEM, mark, meta.epoch.to_bytes(8, "big"))
 
     def _put(self, prefix: bytes, folded: Fold, old_blocks: Sequence[bytes]) -> None:
         """The tail as one block in place of `old_blocks` (keys), and what left it."""

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from state import keys
 from state.arrivals import Applied, Arrivals, Position
 from state.key_value_store import Batch, Family, KeyValueStore
-from state.poll_batch import PollBatch
+from state.poll_batch import PollBatch, read_position
 from state.record_codec import decode_meta, decode_summary, encode_summary
 from state.segments import HistoryConfig
 from state.store_format import check_format
@@ -41,8 +41,7 @@ class UserStore:
 
     def position(self, partition: int) -> Position | None:
         """How far the partition was applied; None when nothing of it was."""
-        (value,) = self._store.get(Family.SYSTEM, [keys.offset_key(partition)])
-        return None if value is None else Position.decode(value)
+        return read_position(self._store, partition)
 
     def apply(self, polled: Sequence[Arrivals]) -> Applied:
         """Fold one poll into its users: states, offsets and dirty marks in one batch.
@@ -153,16 +152,19 @@ class UserStore:
 
     def erase_deleted(self) -> int:
         """Let deleted users leave the disk, too; returns how many. Takes its time; other calls go on meanwhile."""
-        marks = [key for key, _ in self._store.scan(Family.SYSTEM, *keys.erase_range())]
+        marks = dict(self._store.scan(Family.SYSTEM, *keys.erase_range()))
         if not marks:
             return 0
         prefixes = [keys.user_prefix(*keys.erase_user(key)) for key in marks]
         ranges = [(prefix, keys.after(prefix)) for prefix in prefixes]
         self._store.erase(Family.USERS, ranges)
         batch = Batch()
-        for key in marks:
-            batch.delete(Family.SYSTEM, key)
-        self._store.write(batch)
+        with self._write_lock:
+            # A user deleted once more meanwhile has a newer mark, which stays for the next round.
+            for key, now in zip(marks, self._store.get(Family.SYSTEM, list(marks)), strict=True):
+                if now == marks[key]:
+                    batch.delete(Family.SYSTEM, key)
+            self._store.write(batch)
         return len(marks)
 
     def dirty_marks(self, partition: int) -> list[DirtyMark]:

@@ -4,7 +4,7 @@ import json
 from pathlib import Path
 
 import pytest
-from aiokafka import AIOKafkaConsumer, ConsumerRecord
+from aiokafka import ConsumerRecord
 
 from protos.interaction_pb2 import Interaction
 from services.local_kafka import RunningKafka
@@ -13,6 +13,7 @@ from stream.decode import Rejected
 from stream.producer import Producer
 from stream.topics import TopicsConfig
 from tests.services.test_cli import gemstream
+from tests.stream.test_ingest import read_all
 
 pytestmark = pytest.mark.broker
 
@@ -71,12 +72,3 @@ async def test_replay_wants_to_know_what(options: list[str]) -> None:
     done = await gemstream("dlq", "replay", *options)
     assert done.returncode == 1
     assert "--all" in done.stderr
-
-
-async def read_all(bootstrap: str, topic: str, count: int) -> list[ConsumerRecord]:
-    consumer = AIOKafkaConsumer(topic, bootstrap_servers=bootstrap, auto_offset_reset="earliest")
-    await consumer.start()
-    try:
-        return [await consumer.getone() for _ in range(count)]
-    finally:
-        await consumer.stop()

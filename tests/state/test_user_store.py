@@ -309,6 +309,17 @@ def test_erased_users_leave_the_disk(tmp_path: Path) -> None:
     database.close()
 
 
+def test_a_deletion_during_an_erasure_is_erased_in_the_next_round() -> None:
+    class DeletesAgainMeanwhile(MemoryStore):
+        def erase(self, family: Family, ranges: object) -> None:
+            if store.position(0) == Position(1, 7):
+                store.apply([delete(1, until=200)])
+
+    store = UserStore(DeletesAgainMeanwhile(), SMALL)
+    store.apply([delete(0, until=100)])
+    assert [store.erase_deleted() for _ in range(3)] == [1, 1, 0]
+
+
 def found_on_disk(directory: Path, secret: bytes) -> bool:
     return any(secret[-40:] in path.read_bytes() for path in directory.iterdir() if path.is_file())
 
