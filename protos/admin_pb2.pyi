@@ -102,15 +102,29 @@ class StoreDescription(_message.Message):
     def __init__(self, partitions: _Optional[_Iterable[_Union[PartitionDescription, _Mapping]]] = ..., disk_bytes: _Optional[int] = ..., dirty_users: _Optional[int] = ..., counters: _Optional[_Mapping[str, int]] = ..., recent_len: _Optional[int] = ..., mid_term_len: _Optional[int] = ..., chunk_len: _Optional[int] = ..., max_history: _Optional[int] = ...) -> None: ...
 
 class PartitionDescription(_message.Message):
-    __slots__ = ("partition", "next_offset", "users", "owned", "end_offset")
+    __slots__ = ("partition", "next_offset", "users", "owned", "end_offset", "phase", "holes")
     PARTITION_FIELD_NUMBER: _ClassVar[int]
     NEXT_OFFSET_FIELD_NUMBER: _ClassVar[int]
     USERS_FIELD_NUMBER: _ClassVar[int]
     OWNED_FIELD_NUMBER: _ClassVar[int]
     END_OFFSET_FIELD_NUMBER: _ClassVar[int]
+    PHASE_FIELD_NUMBER: _ClassVar[int]
+    HOLES_FIELD_NUMBER: _ClassVar[int]
     partition: int
     next_offset: int
     users: int
     owned: bool
     end_offset: int
-    def __init__(self, partition: _Optional[int] = ..., next_offset: _Optional[int] = ..., users: _Optional[int] = ..., owned: _Optional[bool] = ..., end_offset: _Optional[int] = ...) -> None: ...
+    phase: str
+    holes: _containers.RepeatedCompositeFieldContainer[Hole]
+    def __init__(self, partition: _Optional[int] = ..., next_offset: _Optional[int] = ..., users: _Optional[int] = ..., owned: _Optional[bool] = ..., end_offset: _Optional[int] = ..., phase: _Optional[str] = ..., holes: _Optional[_Iterable[_Union[Hole, _Mapping]]] = ...) -> None: ...
+
+class Hole(_message.Message):
+    __slots__ = ("start_offset", "end_offset", "accepted_at_ms")
+    START_OFFSET_FIELD_NUMBER: _ClassVar[int]
+    END_OFFSET_FIELD_NUMBER: _ClassVar[int]
+    ACCEPTED_AT_MS_FIELD_NUMBER: _ClassVar[int]
+    start_offset: int
+    end_offset: int
+    accepted_at_ms: int
+    def __init__(self, start_offset: _Optional[int] = ..., end_offset: _Optional[int] = ..., accepted_at_ms: _Optional[int] = ...) -> None: ...

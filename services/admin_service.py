@@ -11,11 +11,12 @@ from protos import admin_pb2, admin_pb2_grpc
 from services.errors import NotFound, Unreachable
 from services.interaction_messages import interaction_to_wire
 from services.state_messages import meta_to_wire
-from state.inspection import UserInspection, count_dirty, inspect_user, stored_offsets, users_of
+from state.inspection import UserInspection, count_dirty, inspect_user, users_of
 from state.interaction import check_user_id
-from state.key_value_store import KeyValueStore
-from state.segments import HistoryConfig
+from state.partition_stores import PartitionStores
+from state.user_store import UserStore
 from stream.errors import StreamError
+from stream.phases import Phase
 from stream.topics import partition_of
 
 Context = grpc.aio.ServicerContext[Any, Any]
@@ -27,10 +28,10 @@ _MAX_NEWEST = 256
 class NodeView:
     """What the service may see of its node."""
 
-    store: KeyValueStore
-    history: HistoryConfig
+    stores: PartitionStores
     num_partitions: int
-    assigned: Callable[[], set[int]]
+    phases: Callable[[], Mapping[int, Phase]]
+    """Of every assigned partition."""
     end_offset: Callable[[int], int | None]
     counters: Mapping[str, int]
     delete_user: Callable[[str], Awaitable[None]]
@@ -50,12 +51,13 @@ class AdminService(admin_pb2_grpc.AdminServiceServicer):
         """See protos/admin.proto."""
         check_user_id(request.user_id)
         partition = partition_of(request.user_id, self._node.num_partitions)
-        user = await asyncio.to_thread(inspect_user, self._node.store, partition, request.user_id)
+        store = self._node.stores.get(partition)
+        user = await asyncio.to_thread(inspect_user, store.database, request.user_id)
         if user is None:
             raise NotFound(f"no state for user {request.user_id!r}")
         description = self._describe(user)
         description.user_id, description.partition = request.user_id, partition
-        description.owned = partition in self._node.assigned()
+        description.owned = self._node.phases().get(partition) is Phase.READY
         newest = user.tail[::-1][: min(request.newest, _MAX_NEWEST)]
         description.newest.extend(
             interaction_to_wire(row, request.user_id) for row in newest.tolist()
@@ -81,7 +83,7 @@ class AdminService(admin_pb2_grpc.AdminServiceServicer):
         return admin_pb2.DeleteUserResponse(partition=partition)
 
     def _describe(self, user: UserInspection) -> admin_pb2.UserDescription:
-        meta, history = user.meta, self._node.history
+        meta, history = user.meta, self._node.stores.history
         recent_start = history.recent_start(meta.length)
         return admin_pb2.UserDescription(
             meta=meta_to_wire(meta),
@@ -104,27 +106,35 @@ class AdminService(admin_pb2_grpc.AdminServiceServicer):
         )
 
     def _describe_store(self) -> admin_pb2.StoreDescription:
-        node = self._node
-        offsets, owned = stored_offsets(node.store), node.assigned()
-        partitions = []
-        for partition in sorted(owned | set(offsets)):
-            end_offset = node.end_offset(partition)
-            partitions.append(
-                admin_pb2.PartitionDescription(
-                    partition=partition,
-                    next_offset=offsets.get(partition, 0),
-                    users=sum(1 for _ in users_of(node.store, partition)),
-                    owned=partition in owned,
-                    end_offset=-1 if end_offset is None else end_offset,
-                )
-            )
+        node, history = self._node, self._node.stores.history
+        stores = [node.stores.get(partition) for partition in node.stores.partitions()]
         return admin_pb2.StoreDescription(
-            partitions=partitions,
-            disk_bytes=node.store.disk_bytes(),
-            dirty_users=count_dirty(node.store),
+            partitions=[self._describe_partition(store) for store in stores],
+            disk_bytes=sum(store.database.disk_bytes() for store in stores),
+            dirty_users=sum(count_dirty(store.database) for store in stores),
             counters=dict(node.counters),
-            recent_len=node.history.recent_len,
-            mid_term_len=node.history.mid_term_len,
-            chunk_len=node.history.chunk_len,
-            max_history=node.history.max_history,
+            recent_len=history.recent_len,
+            mid_term_len=history.mid_term_len,
+            chunk_len=history.chunk_len,
+            max_history=history.max_history,
+        )
+
+    def _describe_partition(self, store: UserStore) -> admin_pb2.PartitionDescription:
+        position, end_offset = store.position(), self._node.end_offset(store.partition)
+        phase = self._node.phases().get(store.partition)
+        return admin_pb2.PartitionDescription(
+            partition=store.partition,
+            next_offset=position.next_offset if position else 0,
+            users=sum(1 for _ in users_of(store.database)),
+            owned=phase is not None,
+            end_offset=-1 if end_offset is None else end_offset,
+            phase=phase.value if phase else "closing",
+            holes=[
+                admin_pb2.Hole(
+                    start_offset=hole.start_offset,
+                    end_offset=hole.end_offset,
+                    accepted_at_ms=hole.accepted_at_ms,
+                )
+                for hole in store.holes()
+            ],
         )

@@ -10,7 +10,7 @@ from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
 from services.errors import CannotListen, InvalidRequest, NotFound, Unreachable
-from state.errors import InvalidInteraction
+from state.errors import InvalidInteraction, StoreClosed
 
 log = logging.getLogger(__name__)
 
@@ -19,6 +19,7 @@ STATUS_OF: dict[type[Exception], grpc.StatusCode] = {
     InvalidRequest: grpc.StatusCode.INVALID_ARGUMENT,
     NotFound: grpc.StatusCode.NOT_FOUND,
     Unreachable: grpc.StatusCode.UNAVAILABLE,
+    StoreClosed: grpc.StatusCode.UNAVAILABLE,
 }
 """The text of these errors is meant for callers; any other becomes INTERNAL without its text."""
 

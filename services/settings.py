@@ -26,6 +26,8 @@ class StateNodeConfig:
     """host:port for other machines; the listening address when not given."""
     erase_interval_s: float = 10.0
     """How soon a deleted user leaves the files on disk, too."""
+    max_cached_users: int = 131_072
+    """Users whose newest interactions are kept in memory for the next poll, about 700 bytes each; over all partitions."""
 
     def __post_init__(self) -> None:
         """Check the addresses and the interval."""
@@ -34,6 +36,8 @@ class StateNodeConfig:
             _check_address("advertise", self.advertise)
         if self.erase_interval_s <= 0:
             raise ConfigError(f"erase_interval_s is {self.erase_interval_s}; it must be above 0")
+        if self.max_cached_users < 0:
+            raise ConfigError(f"max_cached_users is {self.max_cached_users}; it must be at least 0")
 
     @property
     def address(self) -> str:

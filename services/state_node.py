@@ -7,36 +7,46 @@ from dataclasses import dataclass
 
 from services.grpc_server import GrpcServer
 from services.stopping import unless_stopped
-from state.key_value_store import KeyValueStore
-from state.user_store import UserStore
+from state.errors import StoreClosed
+from state.partition_stores import PartitionStores
 from stream.compression_jobs import JobDispatcher
 from stream.consumer import InteractionConsumer
 from stream.ingest import Ingest
+from stream.phases import Phase
 from stream.producer import Producer
 
 log = logging.getLogger(__name__)
+
+_LOOK_EVERY_S = 0.1
 
 
 class Eraser:
     """Lets deleted users leave the disk, in the background."""
 
-    def __init__(self, store: UserStore, interval_s: float) -> None:
+    def __init__(self, stores: PartitionStores, interval_s: float) -> None:
         """`interval_s`: how long a round waits for the next."""
-        self._store = store
+        self._stores = stores
         self._interval_s = interval_s
 
     async def run(self) -> None:
         """Erase until cancelled. Raises StoreError."""
         while True:
-            erased = await asyncio.to_thread(self._store.erase_deleted)
-            if erased:
-                log.info("%d deleted users are gone from the disk, too", erased)
+            for partition in self._stores.partitions():
+                erased = await asyncio.to_thread(self._erase, partition)
+                if erased:
+                    log.info("%d deleted users are gone from the disk, too", erased)
             await asyncio.sleep(self._interval_s)
+
+    def _erase(self, partition: int) -> int:
+        try:
+            return self._stores.get(partition).erase_deleted()
+        except StoreClosed:
+            return 0  # given away meanwhile: the mark is in the store
 
 
 @dataclass(frozen=True)
 class StateNode:
-    """The parts, put together by services/wiring.py; `store` is open and closed by `run`."""
+    """The parts, put together by services/wiring.py."""
 
     server: GrpcServer
     producer: Producer
@@ -44,7 +54,7 @@ class StateNode:
     ingest: Ingest
     dispatcher: JobDispatcher
     eraser: Eraser
-    store: KeyValueStore
+    stores: PartitionStores
 
     async def run(self, stop: asyncio.Event) -> None:
         """Run until `stop` is set or a part fails; then stop in order.
@@ -53,20 +63,30 @@ class StateNode:
         failed: StreamError, StateError, CannotListen; Stopped when `stop` came before the node was up.
         """
         async with AsyncExitStack() as stack:
-            stack.callback(self.store.close)
+            stack.callback(self.stores.close_all)
             await stack.enter_async_context(self.producer)
             stack.push_async_callback(self.consumer.stop)
             await self.server.start()
             stack.push_async_callback(self.server.stop)
             await unless_stopped(self.consumer.start(), stop)
-            await self.server.set_serving(True)
             await self._work_until(stop)
+
+    def served(self) -> set[int]:
+        """The partitions whose users can be read: this node's, caught up."""
+        return self.consumer.assigned() & self.consumer.phases.in_phase(Phase.READY)
+
+    async def _report_readiness(self) -> None:
+        """Health checks hear SERVING once every partition that came with an assignment has caught up."""
+        while True:
+            await self.server.set_serving(self.consumer.phases.all_ready())
+            await asyncio.sleep(_LOOK_EVERY_S)
 
     async def _work_until(self, stop: asyncio.Event) -> None:
         ingest = asyncio.create_task(self.ingest.run())
         others = [
-            asyncio.create_task(self.dispatcher.run(self.consumer.assigned)),
+            asyncio.create_task(self.dispatcher.run(self.served)),
             asyncio.create_task(self.eraser.run()),
+            asyncio.create_task(self._report_readiness()),
             asyncio.create_task(stop.wait()),
         ]
         await asyncio.wait([ingest, *others], return_when=asyncio.FIRST_COMPLETED)

@@ -10,6 +10,7 @@ from protos import state_pb2, state_pb2_grpc
 from services.errors import InvalidRequest, NotFound, Unreachable
 from services.state_messages import rolled_to_wire, summary_from_wire, user_to_wire
 from state.interaction import check_user_id
+from state.partition_stores import PartitionStores
 from state.segments import HistoryConfig
 from state.user_store import UserStore
 from stream.topics import partition_of
@@ -27,19 +28,19 @@ class StateService(state_pb2_grpc.StateServiceServicer):
 
     def __init__(
         self,
-        store: UserStore,
+        stores: PartitionStores,
         num_partitions: int,
-        assigned: Callable[[], set[int]],
+        served: Callable[[], set[int]],
         on_summary: Callable[[str], None],
         on_dirty: Callable[[], None],
     ) -> None:
-        """`assigned` names the partitions owned now.
+        """`served` names the partitions owned now that have caught up.
 
         `on_summary` hears the user of every summary that came back, `on_dirty` that a user is owed one.
         """
-        self._store = store
+        self._stores = stores
         self._num_partitions = num_partitions
-        self._assigned = assigned
+        self._served = served
         self._on_summary = on_summary
         self._on_dirty = on_dirty
         self._asked: set[tuple[str, str]] = set()
@@ -48,30 +49,28 @@ class StateService(state_pb2_grpc.StateServiceServicer):
         self, request: state_pb2.GetUserStateRequest, context: Context
     ) -> state_pb2.UserState:
         """See protos/state.proto."""
-        partition = self._owned_partition(request.user_id)
-        stored = await asyncio.to_thread(
-            self._store.read_user, partition, request.user_id, request.bundle_version
-        )
+        store = self._owner(request.user_id)
+        stored = await asyncio.to_thread(store.read_user, request.user_id, request.bundle_version)
         if stored is None:
             raise NotFound(f"no state for user {request.user_id!r}")
         if stored.summary is None and stored.meta.lifecycle_boundary:
-            await self._owe_summary(partition, request)
+            await self._owe_summary(store, request)
         return user_to_wire(stored)
 
     async def GetRolled(
         self, request: state_pb2.GetRolledRequest, context: Context
     ) -> state_pb2.Rolled:
         """See protos/state.proto."""
-        partition = self._owned_partition(request.user_id)
+        store = self._owner(request.user_id)
         max_chunks = min(request.max_chunks or DEFAULT_MAX_CHUNKS, _MAX_CHUNKS)
         rolled = await asyncio.to_thread(
-            self._store.read_rolled, partition, request.user_id, request.bundle_version, max_chunks
+            store.read_rolled, request.user_id, request.bundle_version, max_chunks
         )
         if rolled is None:
             raise NotFound(f"no state for user {request.user_id!r}")
         if not rolled.chunks:
             await asyncio.to_thread(
-                self._store.clear_if_complete, partition, request.user_id, request.bundle_version
+                store.clear_if_complete, request.user_id, request.bundle_version
             )
         return rolled_to_wire(rolled)
 
@@ -79,11 +78,10 @@ class StateService(state_pb2_grpc.StateServiceServicer):
         self, request: state_pb2.PutSummaryRequest, context: Context
     ) -> state_pb2.PutSummaryResponse:
         """See protos/state.proto."""
-        partition = self._owned_partition(request.user_id)
-        _check_summary(request.summary, self._store.history)
+        store = self._owner(request.user_id)
+        _check_summary(request.summary, self._stores.history)
         stored, complete = await asyncio.to_thread(
-            self._store.put_summary,
-            partition,
+            store.put_summary,
             request.user_id,
             summary_from_wire(request.summary),
             request.base_boundary,
@@ -92,7 +90,7 @@ class StateService(state_pb2_grpc.StateServiceServicer):
         self._on_summary(request.user_id)
         return state_pb2.PutSummaryResponse(stored=stored, complete=complete)
 
-    async def _owe_summary(self, partition: int, request: state_pb2.GetUserStateRequest) -> None:
+    async def _owe_summary(self, store: UserStore, request: state_pb2.GetUserStateRequest) -> None:
         """A bundle asks for a user that was compressed under another one only: have it done.
 
         Once per user and bundle: where no worker has that bundle, asking again would not help.
@@ -103,17 +101,18 @@ class StateService(state_pb2_grpc.StateServiceServicer):
         if len(self._asked) >= _MAX_ASKED:
             self._asked.clear()
         self._asked.add(asked)
-        if await asyncio.to_thread(self._store.mark_dirty, partition, request.user_id):
+        if await asyncio.to_thread(store.mark_dirty, request.user_id):
             self._on_dirty()
 
-    def _owned_partition(self, user_id: str) -> int:
+    def _owner(self, user_id: str) -> UserStore:
         check_user_id(user_id)
         partition = partition_of(user_id, self._num_partitions)
-        if partition not in self._assigned():
+        if partition not in self._served():
             raise Unreachable(
-                f"partition {partition} of user {user_id!r} is not owned by this node now"
+                f"partition {partition} of user {user_id!r} is not served by this node now: it is another node's, or "
+                "has not caught up yet"
             )
-        return partition
+        return self._stores.get(partition)
 
 
 def _check_summary(summary: state_pb2.Summary, history: HistoryConfig) -> None:

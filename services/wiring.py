@@ -21,9 +21,9 @@ from services.settings import Settings
 from services.state_node import Eraser, StateNode
 from services.state_service import StateService
 from services.stopping import unless_stopped
-from state.rocks_store import RocksStore
+from state.partition_stores import PartitionStores
+from state.rocks_store import RocksMemory, RocksStore
 from state.segments import HistoryConfig
-from state.user_store import UserStore
 from stream.compression_jobs import JobDispatcher
 from stream.consumer import InteractionConsumer
 from stream.dead_letters import DeadLetters
@@ -113,12 +113,11 @@ ROLES = {
 
 def _state_node(settings: Settings, bootstrap: str) -> StateNode:
     topics, config = settings.topics, settings.state_node
-    database = RocksStore(settings.data_dir / "state", settings.rocks)
-    store = UserStore(database, settings.history)
+    stores = _stores(settings)
     producer = Producer(bootstrap)
-    consumer = _consumer(settings, bootstrap, store)
+    consumer = _consumer(settings, bootstrap, stores)
     dispatcher = JobDispatcher(
-        store,
+        stores,
         producer,
         topics.compression_jobs,
         config.address,
@@ -128,32 +127,43 @@ def _state_node(settings: Settings, bootstrap: str) -> StateNode:
         consumer,
         Decoder(settings.decoder, topics.num_partitions),
         DeadLetters(producer, topics.interactions, topics.dead_letters),
-        store,
+        stores,
         dispatcher.wake,
     )
-    node = NodeView(
-        database,
-        settings.history,
+    server = GrpcServer(config.listen, [STATE_SERVICE, ADMIN_SERVICE])
+    eraser = Eraser(stores, config.erase_interval_s)
+    node = StateNode(server, producer, consumer, ingest, dispatcher, eraser, stores)
+    view = NodeView(
+        stores,
         topics.num_partitions,
-        consumer.assigned,
+        consumer.phases.all,
         consumer.end_offset,
         ingest.counters,
         partial(send_deletion, producer, topics.interactions),
     )
     service = StateService(
-        store, topics.num_partitions, consumer.assigned, dispatcher.completed, dispatcher.wake
+        stores, topics.num_partitions, node.served, dispatcher.completed, dispatcher.wake
     )
-    server = GrpcServer(config.listen, [STATE_SERVICE, ADMIN_SERVICE])
     add_StateServiceServicer_to_server(service, server.server)
-    add_AdminServiceServicer_to_server(AdminService(node), server.server)
-    eraser = Eraser(store, config.erase_interval_s)
-    return StateNode(server, producer, consumer, ingest, dispatcher, eraser, database)
+    add_AdminServiceServicer_to_server(AdminService(view), server.server)
+    return node
 
 
-def _consumer(settings: Settings, bootstrap: str, store: UserStore) -> InteractionConsumer:
+def _stores(settings: Settings) -> PartitionStores:
+    """One database per partition, all within one budget of memory."""
+    memory = RocksMemory(settings.rocks)
+    directory = settings.data_dir / "state"
+    return PartitionStores(
+        lambda partition: RocksStore(directory / f"{partition:05d}", memory),
+        settings.history,
+        settings.state_node.max_cached_users // settings.topics.num_partitions,
+    )
+
+
+def _consumer(settings: Settings, bootstrap: str, stores: PartitionStores) -> InteractionConsumer:
     member_id = settings.consumer.member_id or node_identity(settings.data_dir)
     config = replace(settings.consumer, member_id=member_id)
-    return InteractionConsumer(bootstrap, settings.topics.interactions, config, store.position)
+    return InteractionConsumer(bootstrap, settings.topics.interactions, config, stores)
 
 
 def _bootstrap(settings: Settings) -> str:

@@ -1,70 +1,80 @@
-"""The short way of a poll into the store: users whose arrivals are simply newer get one more block, all at once.
+"""The short way of a poll into the store: users whose arrivals are simply newer get them appended, all at once.
 
 Nothing of their tails is read, since nothing newer than a whole history can repeat one of its interactions or come late.
 The fold (state/fold.py) takes everybody else, and is the twin that this is tested against.
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 
 from state import keys
-from state.chunk_codec import encode_records
-from state.interaction import INTERACTION, Rows
-from state.key_value_store import Batch, Family, KeyValueStore
-from state.record_codec import META_FIELDS, decode_metas, encode_metas
+from state.chunk_codec import encode_rows
+from state.head_codec import MAX_OPEN, encode_heads
+from state.head_table import HeadTable
+from state.interaction import Rows
+from state.key_value_store import Batch, Family
 from state.segments import HistoryConfig
 
 MAX_TAIL_BLOCKS = 32
 """A tail in more blocks than this is written anew as one, by the fold."""
 
-_FIELD = {name: index for index, name in enumerate(META_FIELDS)}
+_INDEX_BITS = 24
 _OWNER_MIX = np.uint64(0x9E3779B97F4A7C15)
 
 
 @dataclass(frozen=True)
 class _Grouped:
-    """Rows of many users side by side, each user's in offset order."""
+    """Rows of many users side by side, each user's in offset order; `slots`, `starts` and `counts` are per user."""
 
     rows: Rows
+    order: npt.NDArray[np.int64]
+    """Per row, where it came from."""
     owner: npt.NDArray[np.int64]
     """Per row, its user."""
+    slots: npt.NDArray[np.int64]
     starts: npt.NDArray[np.int64]
     counts: npt.NDArray[np.int64]
-    """Per user, where its rows begin and how many they are."""
 
 
 def append_newer(
-    store: KeyValueStore,
-    history: HistoryConfig,
-    batch: Batch,
-    partition: int,
-    arrivals: tuple[Sequence[str], Rows],
+    table: HeadTable, history: HistoryConfig, batch: Batch, slots: npt.NDArray[np.int64], rows: Rows
 ) -> npt.NDArray[np.int64]:
-    """Put the rows of all simple users into `batch`; returns the indices of the rows that are left to the fold.
+    """Put the rows of all simple users into `table` and `batch`; returns the indices of the rows left to the fold.
 
-    `arrivals` are the user of each row, and the rows, in offset order.
+    `slots` tells the user of each row; rows are in offset order, at least one and fewer than 2**24.
     """
-    user_ids, rows = arrivals
-    codes: dict[str, int] = {}
-    users = np.fromiter((codes.setdefault(user, len(codes)) for user in user_ids), np.int64)
-    order = np.argsort(users, kind="stable")
-    counts = np.bincount(users, minlength=len(codes))
-    grouped = _Grouped(rows[order], users[order], np.cumsum(counts) - counts, counts)
-    prefixes = [keys.user_prefix(partition, user_id) for user_id in codes]
-    metas = decode_metas(store.get(Family.USERS, [prefix + keys.META for prefix in prefixes]))
-    simple = _are_simple(grouped, metas, history)
-    _put_blocks(batch, prefixes, grouped, metas, np.flatnonzero(simple))
-    return np.sort(order[~simple[grouped.owner]])
+    grouped = _group(slots, rows)
+    simple = _are_simple(grouped, table, history)
+    chosen = np.flatnonzero(simple)
+    total = table.heads["num_open"][grouped.slots[chosen]] + grouped.counts[chosen]
+    _open(table, grouped, chosen[total <= MAX_OPEN])
+    for user in chosen[total > MAX_OPEN].tolist():
+        _close_block(table, grouped, user, batch)
+    _move_meta(table, grouped, chosen)
+    written = grouped.slots[chosen]
+    head_keys = [table.key(slot) for slot in written.tolist()]
+    batch.put_many(Family.USERS, head_keys, encode_heads(table.heads[written]))
+    return np.sort(grouped.order[~simple[grouped.owner]])
+
+
+def _group(slots: npt.NDArray[np.int64], rows: Rows) -> _Grouped:
+    # Sorting numbers is several times faster than a stable argsort; the index in the low bits keeps offset order.
+    tagged = np.sort(slots << _INDEX_BITS | np.arange(len(slots)))
+    order = tagged & ((1 << _INDEX_BITS) - 1)
+    of_row = tagged >> _INDEX_BITS
+    starts = np.flatnonzero(np.diff(of_row, prepend=-1))
+    counts = np.diff(starts, append=len(rows))
+    owner = np.repeat(np.arange(len(starts)), counts)
+    return _Grouped(rows[order], order, owner, of_row[starts], starts, counts)
 
 
 def _are_simple(
-    grouped: _Grouped, metas: npt.NDArray[np.int64], history: HistoryConfig
+    grouped: _Grouped, table: HeadTable, history: HistoryConfig
 ) -> npt.NDArray[np.bool_]:
     """Per user: all is newer and in order, without repetition, and neither tail nor boundaries reach a limit."""
-    old = {name: metas[:, index] for name, index in _FIELD.items()}
+    old = table.heads["meta"][grouped.slots]
     length = old["length"] + grouped.counts
     first_times = grouped.rows["event_time_ms"][grouped.starts]
     simple: npt.NDArray[np.bool_] = (
@@ -74,46 +84,58 @@ def _are_simple(
         & (length < history.next_eviction(old["first_position"]))
         & (old["tail_blocks"] < MAX_TAIL_BLOCKS)
     )
-    simple[grouped.owner[_out_of_order(grouped) | _repeated(grouped)]] = False
+    simple[grouped.owner[_out_of_order(grouped)]] = False
+    simple[grouped.owner[_repeated(grouped)]] = False
     return simple
 
 
-def _out_of_order(grouped: _Grouped) -> npt.NDArray[np.bool_]:
-    """Per row: older than the row before it of the same user."""
+def _out_of_order(grouped: _Grouped) -> npt.NDArray[np.int64]:
+    """Rows that are older than the row before of the same user."""
     times = grouped.rows["event_time_ms"]
-    older = np.zeros(len(times), np.bool_)
-    older[1:] = (times[1:] < times[:-1]) & (grouped.owner[1:] == grouped.owner[:-1])
-    return older
+    older = (times[1:] < times[:-1]) & (grouped.owner[1:] == grouped.owner[:-1])
+    return np.flatnonzero(older) + 1
 
 
-def _repeated(grouped: _Grouped) -> npt.NDArray[np.bool_]:
-    """Per row: its user has the same event more than once in this poll."""
+def _repeated(grouped: _Grouped) -> npt.NDArray[np.int64]:
+    """Rows whose user has the same event more than once in this poll."""
     identity = grouped.rows["event_hash"] ^ (grouped.owner.astype(np.uint64) * _OWNER_MIX)
-    unique, inverse, counts = np.unique(identity, return_inverse=True, return_counts=True)
-    if len(unique) == len(identity):
-        return np.zeros(len(identity), np.bool_)
-    return np.asarray(counts[inverse] > 1)
+    ascending = np.sort(identity)
+    twice = ascending[1:] == ascending[:-1]
+    if not twice.any():
+        return np.empty(0, np.int64)
+    return np.flatnonzero(np.isin(identity, ascending[1:][twice]))
 
 
-def _put_blocks(
-    batch: Batch,
-    prefixes: list[bytes],
-    grouped: _Grouped,
-    metas: npt.NDArray[np.int64],
-    users: npt.NDArray[np.int64],
-) -> None:
-    counts = grouped.counts[users]
-    ends = grouped.starts[users] + counts
-    fields = metas[users]
-    positions = fields[:, _FIELD["length"]].tolist()
-    fields[:, _FIELD["version"]] += counts
-    fields[:, _FIELD["length"]] += counts
-    fields[:, _FIELD["newest_event_time_ms"]] = grouped.rows["event_time_ms"][ends - 1]
-    fields[:, _FIELD["tail_blocks"]] += 1
-    records, size = grouped.rows.tobytes(), INTERACTION.itemsize
-    for user, position, count, end, meta in zip(
-        users.tolist(), positions, counts.tolist(), ends.tolist(), encode_metas(fields), strict=True
-    ):
-        block = encode_records(records[(end - count) * size : end * size], count)
-        batch.put(Family.USERS, prefixes[user] + keys.META, meta)
-        batch.put(Family.USERS, keys.tail_key(prefixes[user], position), block)
+def _open(table: HeadTable, grouped: _Grouped, users: npt.NDArray[np.int64]) -> None:
+    """Add the rows of `users` to the open ones of their heads, where there is room."""
+    counts, slots = grouped.counts[users], grouped.slots[users]
+    nth = np.arange(counts.sum()) - np.repeat(np.cumsum(counts) - counts, counts)
+    rows = np.repeat(grouped.starts[users], counts) + nth
+    first = table.heads["num_open"][slots].astype(np.int64)
+    table.heads["open"][np.repeat(slots, counts), np.repeat(first, counts) + nth] = grouped.rows[
+        rows
+    ]
+    table.heads["num_open"][slots] = first + counts
+
+
+def _close_block(table: HeadTable, grouped: _Grouped, user: int, batch: Batch) -> None:
+    """The open rows of one user and its new ones become a block of the tail."""
+    slot, start = grouped.slots[user], grouped.starts[user]
+    head = table.heads[slot]
+    num_open = int(head["num_open"])
+    rows = np.concatenate(
+        [head["open"][:num_open], grouped.rows[start : start + grouped.counts[user]]]
+    )
+    prefix = table.key(slot)[: -len(keys.HEAD)]
+    position = int(head["meta"]["length"]) - num_open
+    batch.put(Family.USERS, keys.tail_key(prefix, position), encode_rows(rows, as_records=True))
+    head["num_open"] = 0
+    head["meta"]["tail_blocks"] += 1
+
+
+def _move_meta(table: HeadTable, grouped: _Grouped, users: npt.NDArray[np.int64]) -> None:
+    slots, counts = grouped.slots[users], grouped.counts[users]
+    last = grouped.starts[users] + counts - 1
+    table.heads["meta"]["version"][slots] += counts
+    table.heads["meta"]["length"][slots] += counts
+    table.heads["meta"]["newest_event_time_ms"][slots] = grouped.rows["event_time_ms"][last]

@@ -2,7 +2,7 @@
 
 import struct
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Self
 
 import numpy as np
@@ -12,6 +12,7 @@ from state.errors import CorruptValue
 from state.interaction import Rows
 
 _POSITION_BYTES = 16
+_HOLE_BYTES = 24
 
 
 @dataclass(frozen=True)
@@ -37,6 +38,26 @@ class Position:
 
 
 @dataclass(frozen=True)
+class Hole:
+    """Records of a partition that retention removed before they were applied, accepted by an operator."""
+
+    start_offset: int
+    end_offset: int
+    accepted_at_ms: int
+
+    def encode(self) -> bytes:
+        """24 bytes."""
+        return struct.pack(">QQQ", self.start_offset, self.end_offset, self.accepted_at_ms)
+
+    @classmethod
+    def decode(cls, data: bytes) -> Self:
+        """Inverse of encode. Raises CorruptValue."""
+        if len(data) != _HOLE_BYTES:
+            raise CorruptValue(f"a hole has {len(data)} bytes, not {_HOLE_BYTES}")
+        return cls(*struct.unpack(">QQQ", data))
+
+
+@dataclass(frozen=True)
 class Deletion:
     """A user asks to be forgotten, with everything that happened until then."""
 
@@ -55,8 +76,8 @@ class Arrivals:
 
     partition: int
     position: Position
-    user_ids: Sequence[str]
-    """The user of each row."""
+    user_keys: Sequence[bytes]
+    """The user of each row, as the record's key: the user id in UTF-8."""
     offsets: npt.NDArray[np.int64]
     rows: Rows
     deletions: Sequence[Deletion] = ()
@@ -64,7 +85,7 @@ class Arrivals:
 
 @dataclass
 class Applied:
-    """Counts of one or many applications, and who moved."""
+    """Counts of one or many applications."""
 
     interactions: int = 0
     duplicates: int = 0
@@ -76,11 +97,14 @@ class Applied:
     """Interactions at offsets that the store had applied before."""
     sealed_chunks: int = 0
     evicted_chunks: int = 0
-    moved_users: list[tuple[int, str]] = field(default_factory=list)
-    """(partition, user id) of every user whose lifecycle boundary moved."""
+    boundary_moves: int = 0
+    """Users whose lifecycle boundary moved."""
+
+    def add(self, other: "Applied") -> None:
+        """Add the counts of another application."""
+        for name, value in vars(other).items():
+            setattr(self, name, getattr(self, name) + value)
 
     def counts(self) -> dict[str, int]:
         """The counts by name."""
-        counts = {name: value for name, value in vars(self).items() if isinstance(value, int)}
-        counts["boundary_moves"] = len(self.moved_users)
-        return counts
+        return dict(vars(self))

@@ -6,7 +6,8 @@ StateError
 ├── CorruptValue            stored bytes that fail their check
 ├── UnknownFormat           bytes written by a release this one does not know
 └── StoreError              the database cannot be opened, read or written
-    └── StoreLocked         another process has it open
+    ├── StoreLocked         another process has it open
+    └── StoreClosed         this process closed it, or never had it
 """
 
 
@@ -36,3 +37,7 @@ class StoreError(StateError):
 
 class StoreLocked(StoreError):
     """Another process holds the database open."""
+
+
+class StoreClosed(StoreError):
+    """The database is closed: its partition was given away."""

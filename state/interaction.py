@@ -1,12 +1,13 @@
 """An interaction: its columns, their limits and its identity. Every other module handles whole arrays of them."""
 
+from collections.abc import Sequence
 from typing import TypeAlias
 
 import numpy as np
 import numpy.typing as npt
-import xxhash
 
 from state.errors import InvalidInteraction
+from state.event_hash import hash_slice, hash_slices
 
 FEATURE_COLUMNS = (
     "item_id",
@@ -65,9 +66,18 @@ def empty_rows() -> Rows:
 
 
 def hash_event(event_id: str, event_time_ms: int) -> int:
-    """64-bit identity of an event (xxh3): the same id at another time is another event."""
-    # Not as the seed: for short ids xxh3 mixes it in so that other ids at other times collide.
-    return xxhash.xxh3_64_intdigest(event_id.encode() + event_time_ms.to_bytes(8, "little"))
+    """64-bit identity of an event, never 0: the same id at another time is another event."""
+    data = np.frombuffer(event_id.encode(), np.uint8)
+    return int(hash_slice(data, 0, len(data), event_time_ms))
+
+
+def hash_events(event_ids: Sequence[str], times_ms: npt.ArrayLike) -> npt.NDArray[np.uint64]:
+    """`hash_event` of many."""
+    encoded = [event_id.encode() for event_id in event_ids]
+    lengths = np.fromiter(map(len, encoded), np.int64, len(encoded))
+    ends = np.cumsum(lengths)
+    data = np.frombuffer(b"".join(encoded), np.uint8)
+    return hash_slices(data, ends - lengths, ends, np.ascontiguousarray(times_ms, np.int64))
 
 
 def hash_features(rows: Rows) -> npt.NDArray[np.uint64]:

@@ -4,9 +4,13 @@ from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
+from itertools import repeat
+from pathlib import Path
 from typing import Protocol, Self
 
 from sortedcontainers import SortedDict
+
+from state.errors import StoreError
 
 
 class Family(StrEnum):
@@ -31,6 +35,10 @@ class Batch:
     def put(self, family: Family, key: bytes, value: bytes) -> None:
         """Set `key` to `value`."""
         self.puts.append((family, key, value))
+
+    def put_many(self, family: Family, keys: Sequence[bytes], values: Sequence[bytes]) -> None:
+        """Set each of `keys` to its value."""
+        self.puts.extend(zip(repeat(family), keys, values, strict=False))
 
     def delete(self, family: Family, key: bytes) -> None:
         """Remove `key`; wins over a put in the same batch."""
@@ -66,6 +74,10 @@ class KeyValueStore(Protocol):
 
     def erase(self, family: Family, ranges: Sequence[tuple[bytes, bytes]]) -> None:
         """Rewrite what lies in [start, end) ranges, so that removed values leave the disk for good. Takes its time."""
+        ...
+
+    def checkpoint(self, path: Path) -> None:
+        """Make a copy of this moment in the new directory `path`, which can be opened like the store itself."""
         ...
 
     def disk_bytes(self) -> int:
@@ -131,6 +143,10 @@ class MemoryStore:
 
     def erase(self, family: Family, ranges: Sequence[tuple[bytes, bytes]]) -> None:
         """No disk."""
+
+    def checkpoint(self, path: Path) -> None:
+        """Raises StoreError: there is nothing to copy."""
+        raise StoreError("a store in memory has no checkpoints")
 
     def disk_bytes(self) -> int:
         """No disk."""

@@ -1,4 +1,4 @@
-"""Memory and files of a RocksDB database, apart from the driver so that settings load without it."""
+"""Memory and files of RocksDB databases, apart from the driver so that settings load without it."""
 
 from dataclasses import dataclass
 
@@ -7,13 +7,15 @@ from state.errors import ConfigError
 
 @dataclass(frozen=True, kw_only=True)
 class RocksConfig:
-    """Memory and files of one database."""
+    """Memory and files of a node's databases, one per partition."""
 
     block_cache_bytes: int = 256 << 20
+    """Shared by all databases."""
     memtable_bytes: int = 128 << 20
-    """All memtables of all families together."""
+    """All memtables of all databases together."""
     bloom_bits_per_key: int = 10
-    max_open_files: int = 1_024
+    max_open_files: int = 256
+    """Per database."""
 
     def __post_init__(self) -> None:
         """Check the limits."""

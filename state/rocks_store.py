@@ -1,5 +1,6 @@
-"""The only file that knows RocksDB: a KeyValueStore on rocksdict in raw mode."""
+"""The only file that knows RocksDB: KeyValueStores on rocksdict in raw mode, which share one memory budget."""
 
+import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -10,6 +11,7 @@ from rocksdict import (
     BlockBasedOptions,
     BottommostLevelCompaction,
     Cache,
+    Checkpoint,
     CompactOptions,
     DbClosedError,
     DBCompressionType,
@@ -18,11 +20,22 @@ from rocksdict import (
     RdictIter,
     ReadOptions,
     WriteBatch,
+    WriteBufferManager,
 )
 
-from state.errors import CorruptValue, StoreError, StoreLocked
+from state.errors import CorruptValue, StoreClosed, StoreError, StoreLocked
 from state.key_value_store import Batch, Cursor, Family
 from state.rocks_config import RocksConfig
+
+
+class RocksMemory:
+    """What all databases of a process share: one block cache, and one budget for their memtables."""
+
+    def __init__(self, config: RocksConfig) -> None:
+        """Nothing is allocated before it is used."""
+        self.config = config
+        self.cache = Cache(config.block_cache_bytes)
+        self.write_buffers = WriteBufferManager(config.memtable_bytes, allow_stall=False)
 
 
 class RocksStore:
@@ -31,17 +44,19 @@ class RocksStore:
     Values are compressed by their own codecs where that pays, so blocks are compressed with fast LZ4 only.
     """
 
-    def __init__(self, path: Path, config: RocksConfig) -> None:
+    def __init__(self, path: Path, memory: RocksMemory) -> None:
         """Open or create the database. Raises StoreLocked when another process has it, StoreError otherwise."""
         self._path = path
+        self._idle = threading.Condition()
+        self._uses = 0
+        self._closed = False
         with _store_errors(path):
             path.mkdir(parents=True, exist_ok=True)
             # RocksDB forgets table options on reopen unless each family gets them again.
-            cache = Cache(config.block_cache_bytes)
-            families = {family.value: _options(config, cache) for family in Family}
+            families = {family.value: _options(memory) for family in Family}
             self._db = Rdict(
                 str(path),
-                _options(config, cache),
+                _options(memory),
                 column_families=families,
                 access_type=AccessType.read_write(),
             )
@@ -52,21 +67,21 @@ class RocksStore:
 
     def get(self, family: Family, keys: Sequence[bytes]) -> list[bytes | None]:
         """See KeyValueStore."""
-        with _store_errors(self._path):
-            return list(self._family(family).get(list(keys)) or [])
+        with self._in_use():
+            return list(self._families[family].get(list(keys)) or [])
 
     def scan(self, family: Family, start: bytes, end: bytes) -> Cursor:
         """See KeyValueStore."""
-        with _store_errors(self._path):
+        with self._in_use():
             options = ReadOptions()
             options.set_iterate_upper_bound(end)
-            cursor = _RocksCursor(self._path, self._family(family).iter(options), options)
+            cursor = _RocksCursor(self._path, self._families[family].iter(options), options)
             cursor.seek(start)
             return cursor
 
     def write(self, batch: Batch) -> None:
         """See KeyValueStore."""
-        with _store_errors(self._path):
+        with self._in_use():
             changes = WriteBatch(raw_mode=True)
             for family, start, end in batch.removed_ranges:
                 changes.delete_range(start, end, self._handles[family])
@@ -78,38 +93,57 @@ class RocksStore:
 
     def flush(self) -> None:
         """See KeyValueStore: syncs the write-ahead log."""
-        with _store_errors(self._path):
+        with self._in_use():
             self._db.flush_wal(True)
 
     def erase(self, family: Family, ranges: Sequence[tuple[bytes, bytes]]) -> None:
         """See KeyValueStore: flushes all memtables, which ends their log files, then compacts to the bottom."""
-        with _store_errors(self._path):
+        with self._in_use():
             for flushed in Family:
-                self._family(flushed).flush()
+                self._families[flushed].flush()
             options = CompactOptions()
             options.set_bottommost_level_compaction(BottommostLevelCompaction.force())
             for start, end in ranges:
-                self._family(family).compact_range(start, end, options)
+                self._families[family].compact_range(start, end, options)
+
+    def checkpoint(self, path: Path) -> None:
+        """See KeyValueStore: RocksDB's Checkpoint, of hard links where `path` is on the same file system."""
+        with self._in_use():
+            path.parent.mkdir(parents=True, exist_ok=True)
+            Checkpoint(self._db).create_checkpoint(str(path))
 
     def disk_bytes(self) -> int:
         """See KeyValueStore."""
         with _store_errors(self._path):
             return sum(file.stat().st_size for file in self._path.iterdir() if file.is_file())
 
-    def _family(self, family: Family) -> Rdict:
-        if not self._families:
-            raise StoreError(f"{self._path}: the store is closed")
-        return self._families[family]
-
     def close(self) -> None:
-        """See KeyValueStore. The lock goes with the last handle."""
-        if not self._families:
-            return
+        """See KeyValueStore: waits for calls under way. The lock goes with the last handle."""
+        with self._idle:
+            if self._closed:
+                return
+            self._closed = True
+            self._idle.wait_for(lambda: self._uses == 0)
         self._handles.clear()
         for family in self._families.values():
             family.close()
         self._families.clear()
         self._db.close()
+
+    @contextmanager
+    def _in_use(self) -> Iterator[None]:
+        """Keeps `close` waiting: the driver must not be closed while another thread is inside."""
+        with self._idle:
+            if self._closed:
+                raise StoreClosed(f"{self._path}: the store is closed")
+            self._uses += 1
+        try:
+            with _store_errors(self._path):
+                yield
+        finally:
+            with self._idle:
+                self._uses -= 1
+                self._idle.notify_all()
 
 
 class _RocksCursor:
@@ -137,9 +171,10 @@ class _RocksCursor:
             return pair
 
 
-def _options(config: RocksConfig, cache: Cache) -> Options:
+def _options(memory: RocksMemory) -> Options:
+    config = memory.config
     table = BlockBasedOptions()
-    table.set_block_cache(cache)
+    table.set_block_cache(memory.cache)
     table.set_bloom_filter(config.bloom_bits_per_key, False)
     table.set_block_size(16 << 10)
     table.set_cache_index_and_filter_blocks(True)
@@ -149,8 +184,10 @@ def _options(config: RocksConfig, cache: Cache) -> Options:
     options.create_missing_column_families(True)
     options.set_block_based_table_factory(table)
     options.set_compression_type(DBCompressionType.lz4())
-    options.set_db_write_buffer_size(config.memtable_bytes)
+    options.set_write_buffer_manager(memory.write_buffers)
     options.set_write_buffer_size(config.memtable_bytes // 4)
+    # Families are flushed together, or the small one would keep old log files alive.
+    options.set_atomic_flush(True)
     options.set_max_open_files(config.max_open_files)
     options.set_keep_log_file_num(4)
     options.set_paranoid_checks(True)
@@ -163,7 +200,7 @@ def _store_errors(path: Path) -> Iterator[None]:
     try:
         yield
     except DbClosedError as error:
-        raise StoreError(f"{path}: the store is closed") from error
+        raise StoreClosed(f"{path}: the store is closed") from error
     except OSError as error:
         raise StoreError(f"{path}: {error}") from error
     except Exception as error:  # rocksdict raises bare Exception with RocksDB's status text

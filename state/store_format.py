@@ -1,4 +1,4 @@
-"""The store's own record: its format version and the history configuration it was made with."""
+"""The store's own record: its format version, its partition, and the history configuration it was made with."""
 
 import json
 from dataclasses import asdict
@@ -8,20 +8,20 @@ from state.errors import ConfigError, CorruptValue, UnknownFormat
 from state.key_value_store import Batch, Family, KeyValueStore
 from state.segments import HistoryConfig
 
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
 
 
-def check_format(store: KeyValueStore, history: HistoryConfig) -> None:
+def check_format(store: KeyValueStore, history: HistoryConfig, partition: int) -> None:
     """Write the record into a new store; compare it in an old one.
 
-    Raises UnknownFormat for another format version and ConfigError for other lengths, since stored chunks and tails
-    were cut by them.
+    Raises UnknownFormat for another format version, CorruptValue for another partition's store, and ConfigError for
+    other lengths, since stored chunks and tails were cut by them.
     """
     lengths = {name: value for name, value in asdict(history).items() if name != "late"}
     (value,) = store.get(Family.SYSTEM, [keys.FORMAT_KEY])
     if value is None:
         batch = Batch()
-        record = {"format_version": FORMAT_VERSION, "history": lengths}
+        record = {"format_version": FORMAT_VERSION, "partition": partition, "history": lengths}
         batch.put(Family.SYSTEM, keys.FORMAT_KEY, json.dumps(record).encode())
         store.write(batch)
         store.flush()
@@ -29,6 +29,7 @@ def check_format(store: KeyValueStore, history: HistoryConfig) -> None:
     try:
         record = json.loads(value)
         version, stored_lengths = record["format_version"], record["history"]
+        stored_partition = record.get("partition")
     except (ValueError, KeyError, TypeError) as error:
         raise CorruptValue(
             "the store's format record cannot be read; is this a Gemstream store?"
@@ -36,6 +37,10 @@ def check_format(store: KeyValueStore, history: HistoryConfig) -> None:
     if version != FORMAT_VERSION:
         raise UnknownFormat(
             f"the store has format version {version}; this release reads {FORMAT_VERSION}"
+        )
+    if stored_partition != partition:
+        raise CorruptValue(
+            f"the store was made for partition {stored_partition}, not {partition}; was a directory renamed?"
         )
     if stored_lengths != lengths:
         raise ConfigError(

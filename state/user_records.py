@@ -1,10 +1,31 @@
-"""Reads the records of one user off a cursor, in key order: meta data, tail, chunks, summary."""
+"""Reads the records of one user off a cursor, in key order: head, tail, chunks, summary."""
+
+from dataclasses import dataclass
+from itertools import takewhile
 
 from state import keys
+from state.chunk_codec import encode_rows
+from state.head_codec import decode_head
+from state.interaction import Rows
 from state.key_value_store import Cursor, Family, KeyValueStore
-from state.record_codec import decode_meta, decode_summary
 from state.summary import Summary
+from state.summary_codec import decode_summary
 from state.user_state import UserMeta
+
+
+@dataclass(frozen=True)
+class Head:
+    """Meta data and tail of one user: encoded blocks, oldest first, then the open interactions."""
+
+    meta: UserMeta
+    blocks: list[bytes]
+    open_rows: Rows
+
+    def all_blocks(self) -> list[bytes]:
+        """The whole tail as encoded blocks."""
+        if not len(self.open_rows):
+            return self.blocks
+        return [*self.blocks, encode_rows(self.open_rows, as_records=True)]
 
 
 def scan_user(store: KeyValueStore, prefix: bytes) -> Cursor:
@@ -12,20 +33,24 @@ def scan_user(store: KeyValueStore, prefix: bytes) -> Cursor:
     return store.scan(Family.USERS, prefix, keys.after(prefix))
 
 
-def read_head(cursor: Cursor, prefix: bytes) -> tuple[UserMeta, list[tuple[bytes, bytes]]] | None:
-    """Meta data and the tail's encoded blocks with their keys; None when there is no such user.
+def read_head(cursor: Cursor, prefix: bytes) -> Head | None:
+    """Meta data and tail; None when there is no such user.
 
     A user of whom everything was deleted, and nothing came since, is no user.
     """
     key, value = next(cursor, (b"", b""))
-    if key != prefix + keys.META:
+    if key != prefix + keys.HEAD:
         return None
-    blocks = []
-    for key, block in cursor:
-        if not key.startswith(prefix + keys.TAIL):
-            break
-        blocks.append((key, block))
-    return (decode_meta(value), blocks) if blocks else None
+    meta, open_rows = decode_head(value)
+    if not meta.length:
+        return None
+    blocks = read_tail_blocks(cursor, prefix) if meta.tail_blocks else []
+    return Head(meta, [block for _, block in blocks], open_rows)
+
+
+def read_tail_blocks(cursor: Cursor, prefix: bytes) -> list[tuple[bytes, bytes]]:
+    """The encoded blocks of the tail with their keys, from a cursor that stands before them."""
+    return list(takewhile(lambda pair: pair[0].startswith(prefix + keys.TAIL), cursor))
 
 
 def read_chunks(cursor: Cursor, prefix: bytes, start: int, end: int) -> list[bytes]:

@@ -1,17 +1,19 @@
-"""User states in a key-value store: apply arrivals, read users, keep offsets, dirty marks and summaries."""
+"""The user states of one partition: apply arrivals, read users, keep the position, dirty marks and summaries."""
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from state import keys
-from state.arrivals import Applied, Arrivals, Position
+from state.arrivals import Applied, Arrivals, Hole, Position
+from state.head_codec import decode_head
+from state.head_table import HeadTable
 from state.key_value_store import Batch, Family, KeyValueStore
 from state.poll_batch import PollBatch, read_position
-from state.record_codec import decode_meta, decode_summary, encode_summary
 from state.segments import HistoryConfig
 from state.store_format import check_format
 from state.summary import Summary, may_replace
+from state.summary_codec import decode_summary, encode_summary
 from state.user_records import read_chunks, read_head, read_summary, scan_user
 from state.user_state import Rolled, StoredUser
 
@@ -20,67 +22,85 @@ from state.user_state import Rolled, StoredUser
 class DirtyMark:
     """A user whose lifecycle boundary moved past the newest summary."""
 
-    partition: int
     user_id: str
     lifecycle_boundary: int
 
 
+DEFAULT_CACHED_USERS = 16_384
+
+
+def _nobody_asks() -> None:
+    """Where one process alone can own the store."""
+
+
 class UserStore:
-    """The states of all users on this node.
+    """The states of all users of one partition.
 
     Thread-safe. `_write_lock` makes each read-modify-write (apply, put_summary) whole; reads take no lock, since one
     cursor sees one moment of a user.
     """
 
-    def __init__(self, store: KeyValueStore, history: HistoryConfig) -> None:
-        """Take over `store`. Raises UnknownFormat or ConfigError when it was made differently."""
-        check_format(store, history)
+    def __init__(
+        self,
+        store: KeyValueStore,
+        history: HistoryConfig,
+        partition: int,
+        max_cached_users: int = DEFAULT_CACHED_USERS,
+    ) -> None:
+        """Take over `store`. Raises UnknownFormat, CorruptValue or ConfigError when it was made differently."""
+        check_format(store, history, partition)
         self.history = history
+        self.partition = partition
+        self.database = store
         self._store = store
+        self._table = HeadTable(store, max_cached_users)
         self._write_lock = threading.Lock()
 
-    def position(self, partition: int) -> Position | None:
+    def position(self) -> Position | None:
         """How far the partition was applied; None when nothing of it was."""
-        return read_position(self._store, partition)
+        return read_position(self._store)
 
-    def apply(self, polled: Sequence[Arrivals]) -> Applied:
-        """Fold one poll into its users: states, offsets and dirty marks in one batch.
+    def apply(self, arrivals: Arrivals, check_owner: Callable[[], None] = _nobody_asks) -> Applied:
+        """Fold one poll into its users: states, position and dirty marks in one batch.
 
         What lies at offsets applied before is skipped. Nothing is safe from a loss of power before `flush`.
+        `check_owner` is called just before the write; when it raises, nothing is written.
         """
         with self._write_lock:
-            poll = PollBatch(self._store, self.history)
-            for arrivals in polled:
+            poll = PollBatch(self._store, self._table, self.history)
+            try:
                 poll.add(arrivals)
-            self._store.write(poll.batch)
+                check_owner()
+                self._store.write(poll.batch)
+            except BaseException:
+                self._table.clear()
+                raise
         return poll.applied
 
     def flush(self) -> None:
         """Wait until everything applied survives a loss of power."""
         self._store.flush()
 
-    def read_user(self, partition: int, user_id: str, bundle_version: str) -> StoredUser | None:
+    def read_user(self, user_id: str, bundle_version: str) -> StoredUser | None:
         """One moment of a user, without the chunks of the lifecycle segment; None when there is no such user."""
-        prefix = keys.user_prefix(partition, user_id)
+        prefix = keys.user_prefix(user_id.encode())
         cursor = scan_user(self._store, prefix)
         head = read_head(cursor, prefix)
         if head is None:
             return None
-        meta, tail = head
+        meta = head.meta
         chunks = read_chunks(cursor, prefix, meta.lifecycle_boundary, meta.tail_start)
         summary = read_summary(cursor, prefix, bundle_version)
-        return StoredUser(meta, chunks, [block for _, block in tail], summary)
+        return StoredUser(meta, chunks, head.all_blocks(), summary)
 
-    def read_rolled(
-        self, partition: int, user_id: str, bundle_version: str, max_chunks: int
-    ) -> Rolled | None:
+    def read_rolled(self, user_id: str, bundle_version: str, max_chunks: int) -> Rolled | None:
         """At most `max_chunks` chunks between the user's summary and boundary; None when there is no such user."""
-        prefix = keys.user_prefix(partition, user_id)
+        prefix = keys.user_prefix(user_id.encode())
         cursor = scan_user(self._store, prefix)
         head = read_head(cursor, prefix)
         if head is None:
             return None
-        meta, _ = head
+        meta = head.meta
         summary = read_summary(cursor, prefix, bundle_version)
         base = summary.boundary if summary else 0
         start = max(base, meta.first_position)
@@ -89,19 +109,19 @@ class UserStore:
         return Rolled(summary, chunks, max(base, end), meta.lifecycle_boundary, meta.epoch)
 
     def put_summary(
-        self, partition: int, user_id: str, summary: Summary, base_boundary: int, epoch: int
+        self, user_id: str, summary: Summary, base_boundary: int, epoch: int
     ) -> tuple[bool, bool]:
         """Store `summary` if it extends what is stored; returns (stored, ends at the lifecycle boundary).
 
         Clears the dirty mark when complete. Durable when it returns.
         """
-        prefix = keys.user_prefix(partition, user_id)
+        prefix = keys.user_prefix(user_id.encode())
         key = keys.summary_key(prefix, summary.bundle_version)
         with self._write_lock:
-            meta_value, stored_value = self._store.get(Family.USERS, [prefix + keys.META, key])
-            if meta_value is None:
+            head_value, stored_value = self._store.get(Family.USERS, [prefix + keys.HEAD, key])
+            if head_value is None:
                 return False, False
-            meta = decode_meta(meta_value)
+            meta, _ = decode_head(head_value)
             stored = decode_summary(stored_value, summary.bundle_version) if stored_value else None
             if epoch != meta.epoch or not may_replace(
                 stored, summary, base_boundary, meta.lifecycle_boundary
@@ -111,43 +131,43 @@ class UserStore:
             batch = Batch()
             batch.put(Family.USERS, key, encode_summary(summary))
             if complete:
-                batch.delete(Family.SYSTEM, keys.dirty_key(partition, user_id))
+                batch.delete(Family.SYSTEM, keys.dirty_key(user_id.encode()))
             self._store.write(batch)
         self._store.flush()
         return True, complete
 
-    def mark_dirty(self, partition: int, user_id: str) -> bool:
+    def mark_dirty(self, user_id: str) -> bool:
         """Owe the user a summary, for a bundle that lacks one though the boundary stands still.
 
         Returns false when it is owed already, or there is no such user.
         """
-        dirty_key = keys.dirty_key(partition, user_id)
+        dirty_key = keys.dirty_key(user_id.encode())
         with self._write_lock:
             (mark,) = self._store.get(Family.SYSTEM, [dirty_key])
-            (meta,) = self._store.get(
-                Family.USERS, [keys.user_prefix(partition, user_id) + keys.META]
+            (head,) = self._store.get(
+                Family.USERS, [keys.user_prefix(user_id.encode()) + keys.HEAD]
             )
-            if mark is not None or meta is None:
+            if mark is not None or head is None:
                 return False
             batch = Batch()
-            boundary = decode_meta(meta).lifecycle_boundary
+            boundary = decode_head(head)[0].lifecycle_boundary
             batch.put(Family.SYSTEM, dirty_key, boundary.to_bytes(8, "big"))
             self._store.write(batch)
         return True
 
-    def clear_if_complete(self, partition: int, user_id: str, bundle_version: str) -> None:
+    def clear_if_complete(self, user_id: str, bundle_version: str) -> None:
         """Take back a mark that no worker of this bundle has work for: its summary ends at the boundary."""
-        prefix = keys.user_prefix(partition, user_id)
+        prefix = keys.user_prefix(user_id.encode())
         with self._write_lock:
-            meta, summary = self._store.get(
-                Family.USERS, [prefix + keys.META, keys.summary_key(prefix, bundle_version)]
+            head, summary = self._store.get(
+                Family.USERS, [prefix + keys.HEAD, keys.summary_key(prefix, bundle_version)]
             )
-            if meta is None:
+            if head is None:
                 return
             end = decode_summary(summary, bundle_version).boundary if summary else 0
-            if end == decode_meta(meta).lifecycle_boundary:
+            if end == decode_head(head)[0].lifecycle_boundary:
                 batch = Batch()
-                batch.delete(Family.SYSTEM, keys.dirty_key(partition, user_id))
+                batch.delete(Family.SYSTEM, keys.dirty_key(user_id.encode()))
                 self._store.write(batch)
 
     def erase_deleted(self) -> int:
@@ -155,7 +175,7 @@ class UserStore:
         marks = dict(self._store.scan(Family.SYSTEM, *keys.erase_range()))
         if not marks:
             return 0
-        prefixes = [keys.user_prefix(*keys.erase_user(key)) for key in marks]
+        prefixes = [keys.user_prefix(keys.erase_user(key)) for key in marks]
         ranges = [(prefix, keys.after(prefix)) for prefix in prefixes]
         self._store.erase(Family.USERS, ranges)
         batch = Batch()
@@ -167,10 +187,31 @@ class UserStore:
             self._store.write(batch)
         return len(marks)
 
-    def dirty_marks(self, partition: int) -> list[DirtyMark]:
-        """Users of a partition that are owed a summary."""
-        pairs = self._store.scan(Family.SYSTEM, *keys.dirty_range(partition))
+    def record_hole(self, end_offset: int, now_ms: int) -> None:
+        """Go on at `end_offset`, and keep a record of what was never applied before it. Durable when it returns."""
+        with self._write_lock:
+            position = read_position(self._store)
+            hole = Hole(position.next_offset if position else 0, end_offset, now_ms)
+            batch = Batch()
+            batch.put(Family.SYSTEM, keys.hole_key(hole.start_offset), hole.encode())
+            batch.put(Family.SYSTEM, keys.POSITION_KEY, Position(end_offset, 0).encode())
+            self._store.write(batch)
+        self._store.flush()
+
+    def holes(self) -> list[Hole]:
+        """What was lost to retention and accepted by an operator, oldest first."""
+        pairs = self._store.scan(Family.SYSTEM, *keys.hole_range())
+        return [Hole.decode(value) for _, value in pairs]
+
+    def dirty_marks(self) -> list[DirtyMark]:
+        """Users that are owed a summary."""
+        pairs = self._store.scan(Family.SYSTEM, *keys.dirty_range())
         return [
-            DirtyMark(partition, keys.dirty_user(key)[1], int.from_bytes(value, "big"))
+            DirtyMark(keys.dirty_user(key).decode(), int.from_bytes(value, "big"))
             for key, value in pairs
         ]
+
+    def close(self) -> None:
+        """Close the database once nobody writes; idempotent."""
+        with self._write_lock:
+            self._store.close()

@@ -7,8 +7,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from protos.compression_pb2 import CompressionJob
-from state.errors import ConfigError
-from state.user_store import UserStore
+from state.errors import ConfigError, StoreClosed
+from state.partition_stores import PartitionStores
+from state.user_store import DirtyMark
 from stream.errors import StreamError
 from stream.producer import Producer, wait_for_delivery
 
@@ -37,14 +38,14 @@ class JobDispatcher:
 
     def __init__(
         self,
-        store: UserStore,
+        stores: PartitionStores,
         producer: Producer,
         topic: str,
         owner_address: str,
         config: DispatchConfig,
     ) -> None:
         """`owner_address` is where workers find this node's StateService."""
-        self._store = store
+        self._stores = stores
         self._producer = producer
         self._topic = topic
         self._owner_address = owner_address
@@ -61,11 +62,11 @@ class JobDispatcher:
         self._sent_at.pop(user_id, None)
         self._wake.set()
 
-    async def run(self, assigned: Callable[[], set[int]]) -> None:
-        """Dispatch for the partitions `assigned` names, until cancelled."""
+    async def run(self, served: Callable[[], set[int]]) -> None:
+        """Dispatch for the partitions `served` names, until cancelled."""
         while True:
             try:
-                await self._dispatch(assigned())
+                await self._dispatch(served())
             except StreamError as error:
                 log.warning("compression jobs not sent, will try again: %s", error)
             await asyncio.sleep(self._config.interval_s)
@@ -80,9 +81,7 @@ class JobDispatcher:
 
     async def _dispatch(self, partitions: set[int]) -> None:
         now = time.monotonic()
-        marks = await asyncio.to_thread(
-            lambda: [mark for part in sorted(partitions) for mark in self._store.dirty_marks(part)]
-        )
+        marks = await asyncio.to_thread(self._dirty_marks, partitions)
         due_before = now - self._config.redispatch_after_s
         deliveries = []
         for mark in marks:
@@ -102,3 +101,12 @@ class JobDispatcher:
         await wait_for_delivery(deliveries)
         dirty = {mark.user_id for mark in marks}
         self._sent_at = {user: sent for user, sent in self._sent_at.items() if user in dirty}
+
+    def _dirty_marks(self, partitions: set[int]) -> list[DirtyMark]:
+        marks = []
+        for partition in sorted(partitions):
+            try:
+                marks += self._stores.get(partition).dirty_marks()
+            except StoreClosed:
+                continue  # given away meanwhile: its new owner dispatches
+        return marks

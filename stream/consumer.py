@@ -1,16 +1,25 @@
-"""The state node's Kafka consumer: group membership, positions from the store, and a stop at every rebalance."""
+"""The state node's Kafka consumer: group membership, positions from the stores, and a stop at every rebalance."""
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 
 from aiokafka import AIOKafkaConsumer, ConsumerRebalanceListener, ConsumerRecord, TopicPartition
 from aiokafka.errors import KafkaError, NoOffsetForPartitionError, OffsetOutOfRangeError
 
-from state.arrivals import Position
-from state.errors import ConfigError
-from stream.errors import BrokerUnavailable, OffsetUnreachable, StreamError, TopicMismatch
+from state.errors import ConfigError, StateError
+from state.partition_stores import PartitionStores
+from stream.errors import (
+    BrokerUnavailable,
+    LeaseExpired,
+    OffsetUnreachable,
+    StreamError,
+    TopicMismatch,
+)
+from stream.lease import Lease
+from stream.phases import Phases
+from stream.start_offset import find_start
 
 log = logging.getLogger(__name__)
 
@@ -27,10 +36,12 @@ class ConsumerConfig:
 
     A state node uses the identity kept in its data directory when none is given.
     """
-    max_poll_records: int = 5_000
+    max_poll_records: int = 20_000
     poll_timeout_ms: int = 200
     session_timeout_ms: int = 10_000
     heartbeat_interval_ms: int = 1_000
+    accept_hole: bool = False
+    """Where retention removed records that were never applied: go on behind them and record the hole, not stop."""
 
     def __post_init__(self) -> None:
         """Check the limits."""
@@ -45,32 +56,43 @@ class ConsumerConfig:
             )
 
 
+@dataclass(frozen=True)
+class Poll:
+    """New records by partition, read under one assignment."""
+
+    generation: int
+    records: Mapping[int, Sequence[ConsumerRecord]] = field(default_factory=dict)
+    positions: Mapping[int, int] = field(default_factory=dict)
+    """Where the reading stands behind these records; past a transaction's marker, which is no record."""
+
+
 class InteractionConsumer(ConsumerRebalanceListener):  # type: ignore[misc]  # aiokafka's base is untyped
     """Reads the partitions the group gives this member, each from the offset that its store holds.
 
-    The reading begins one record before that offset, so that ingest can see that the topic is still the same.
-
-    Until a partition is sought, aiokafka may read it from the group's committed offset; `_positioned` keeps such
-    records out, as they may lie beyond what the store has seen. `processing` is held while a poll is applied; a
-    rebalance waits for it, so no poll is cut in two by the loss of its partition. It is never held across a poll.
+    An assigned partition is paused until its store is open, which may take a restore; then it is sought. Nothing that
+    was read before the seek is given out, as it may lie beyond what the store has seen. The reading begins one record
+    before the stored offset, so that ingest can see that the topic is still the same. `processing` is held while a poll
+    is applied; a rebalance waits for it, so no poll is cut in two by the loss of its partition. It is never held across
+    a poll.
     """
 
     def __init__(
-        self,
-        bootstrap: str,
-        topic: str,
-        config: ConsumerConfig,
-        stored_position: Callable[[int], Position | None],
+        self, bootstrap: str, topic: str, config: ConsumerConfig, stores: PartitionStores
     ) -> None:
-        """`stored_position` tells how far a partition was applied, None for one never seen."""
+        """`stores` are opened and closed as partitions come and go."""
         self._topic = topic
         self._config = config
         self._bootstrap = bootstrap
-        self._stored_position = stored_position
-        self._failure: StreamError | None = None
+        self._stores = stores
+        self._failure: StreamError | StateError | None = None
+        self._generation = 0
         self._positioned: set[int] = set()
+        self._starts: dict[int, int] = {}
+        self._opening: set[asyncio.Task[None]] = set()
+        self._lease = Lease(config.session_timeout_ms / 1_000)
         self._consumer: AIOKafkaConsumer | None = None
         self.processing = asyncio.Lock()
+        self.phases = Phases()
 
     async def start(self) -> None:
         """Join the group. Raises BrokerUnavailable."""
@@ -100,9 +122,10 @@ class InteractionConsumer(ConsumerRebalanceListener):  # type: ignore[misc]  # a
         if self._consumer is not None:
             consumer, self._consumer = self._consumer, None
             await consumer.stop()
+        await asyncio.gather(*self._opening)
 
-    async def poll(self) -> dict[int, list[ConsumerRecord]]:
-        """New records by partition, possibly none. Raises StreamError when reading cannot go on."""
+    async def poll(self) -> Poll:
+        """New records, possibly none. Raises StreamError or StateError when reading cannot go on."""
         if self._failure is not None:
             raise self._failure
         if self._running.partitions_for_topic(self._topic) is None:
@@ -110,8 +133,21 @@ class InteractionConsumer(ConsumerRebalanceListener):  # type: ignore[misc]  # a
                 f"topic {self._topic!r} is gone from Kafka at {self._bootstrap}; make it again and start from a new "
                 "data directory"
             )
+        polled = await self._fetched()
+        # What comes out of a fetch belongs to the assignment at that moment, even if the waiting began before it.
+        generation = self._generation
+        records = {
+            where.partition: records
+            for where, records in polled.items()
+            if records and where.partition in self._positioned
+        }
+        return Poll(generation, records, await self._reading_positions())
+
+    async def _fetched(self) -> dict[TopicPartition, list[ConsumerRecord]]:
         try:
-            polled = await self._running.getmany(timeout_ms=self._config.poll_timeout_ms)
+            fetched: dict[TopicPartition, list[ConsumerRecord]] = await self._running.getmany(
+                timeout_ms=self._config.poll_timeout_ms
+            )
         except NoOffsetForPartitionError:
             return {}  # seen before the seek to the stored offset, which is all that counts
         except OffsetOutOfRangeError as error:
@@ -127,10 +163,12 @@ class InteractionConsumer(ConsumerRebalanceListener):  # type: ignore[misc]  # a
                 f"a record in {self._topic!r} has a header whose name is not UTF-8, which the Kafka client cannot "
                 f"read ({error}); delete the records up to it with kafka-delete-records"
             ) from error
+        return fetched
+
+    async def _reading_positions(self) -> dict[int, int]:
         return {
-            where.partition: records
-            for where, records in polled.items()
-            if records and where.partition in self._positioned
+            partition: await self._running.position(TopicPartition(self._topic, partition))
+            for partition in self._positioned & self.assigned()
         }
 
     def assigned(self) -> set[int]:
@@ -146,64 +184,116 @@ class InteractionConsumer(ConsumerRebalanceListener):  # type: ignore[misc]  # a
         highwater: int | None = self._running.highwater(TopicPartition(self._topic, partition))
         return highwater
 
+    async def holds(self, poll: Poll) -> bool:
+        """Whether the partitions of `poll` are still this member's, as far as the coordinator confirmed lately.
+
+        Where the last confirmation is too old, one is asked for; false also means "not known now".
+        """
+        if poll.generation == self._generation and self._lease.remaining_s() <= 0:
+            await self.renew()
+        return poll.generation == self._generation and self._lease.remaining_s() > 0
+
+    def is_current(self, poll: Poll) -> bool:
+        """Whether no rebalance began since `poll`; after one, its records are read again by whoever owns them."""
+        return poll.generation == self._generation
+
+    def check_lease(self) -> None:
+        """Raises LeaseExpired when the partitions may be another member's by now. To be called just before a write."""
+        if self._lease.remaining_s() <= 0:
+            raise LeaseExpired("the group's coordinator has not confirmed this member for too long")
+
+    async def renew(self) -> None:
+        """Ask the coordinator to confirm this member, if that was some time ago."""
+        if self._positioned and self._lease.is_due():
+            await self.commit(await self._stored_offsets())
+
+    async def _stored_offsets(self) -> dict[int, int]:
+        offsets = {}
+        for partition in sorted(self._positioned):
+            position = await asyncio.to_thread(self._stores.get(partition).position)
+            offsets[partition] = position.next_offset if position else self._starts[partition]
+        return offsets
+
     async def commit(self, next_offsets: Mapping[int, int]) -> None:
-        """Tell the group how far we are. Only a hint for people and lag monitors, so a failure is logged."""
+        """Tell the group how far we are: a hint for people and lag monitors, and a question whether we belong to it.
+
+        A failure is logged; the stores keep the true offsets.
+        """
         offsets = {
             TopicPartition(self._topic, partition): offset
             for partition, offset in next_offsets.items()
         }
+        asked_at_s = self._lease.now_s()
+        generation = self._generation
         try:
             async with asyncio.timeout(_COMMIT_TIMEOUT_S):
                 await self._running.commit(offsets)
         except (KafkaError, TimeoutError) as error:
             log.warning("offsets not committed (the store keeps the true ones): %r", error)
+            return
+        if generation == self._generation:
+            self._lease.renew(asked_at_s)
 
     async def on_partitions_revoked(self, revoked: Iterable[TopicPartition]) -> None:
-        """Wait until the poll in hand is applied whole."""
+        """Wait until the poll in hand is applied whole, or given up."""
+        self._generation += 1
+        self._lease.drop()
         async with self.processing:
             self._positioned.clear()
             log.info("partitions revoked: %s", sorted(where.partition for where in revoked))
 
     async def on_partitions_assigned(self, assigned: Sequence[TopicPartition]) -> None:
-        """Seek every partition to its stored offset."""
-        log.info("partitions assigned: %s", sorted(where.partition for where in assigned))
+        """Close what went elsewhere, and begin to open what came. Heartbeats wait for this, so it must be short."""
+        partitions = sorted(where.partition for where in assigned)
+        log.info("partitions assigned: %s", partitions)
+        self._generation += 1
+        self._lease.renew(self._lease.now_s())
+        self.phases.assign(partitions)
+        for partition in set(self._stores.partitions()) - set(partitions):
+            await asyncio.to_thread(self._stores.close, partition)
         try:
-            await self._seek_to_stored(list(assigned))
-        except StreamError as error:
-            self._failure = error
+            if assigned:
+                self._running.pause(*assigned)
+                begins = await self._running.beginning_offsets(assigned)
+                ends = await self._running.end_offsets(assigned)
+                for where in assigned:
+                    self._running.seek(where, begins[where])
+                task = asyncio.create_task(self._open(self._generation, begins, ends))
+                self._opening.add(task)
+                task.add_done_callback(self._opening.discard)
         except KafkaError as error:
             self._failure = StreamError(f"cannot find the offsets of {self._topic!r}: {error!r}")
 
-    async def _seek_to_stored(self, assigned: list[TopicPartition]) -> None:
-        if not assigned:
-            return
-        beginnings = await self._running.beginning_offsets(assigned)
-        ends = await self._running.end_offsets(assigned)
-        for where in assigned:
-            position = self._stored_position(where.partition)
-            begin, end = beginnings[where], ends[where]
-            stored = begin if position is None else position.next_offset
-            if not begin <= stored <= end:
-                raise OffsetUnreachable(_explain_unreachable(where, stored, begin, end))
-            self._running.seek(where, max(begin, stored - 1))
-            self._positioned.add(where.partition)
+    async def _open(
+        self,
+        generation: int,
+        begins: Mapping[TopicPartition, int],
+        ends: Mapping[TopicPartition, int],
+    ) -> None:
+        """Open the stores and begin to read, one partition after the other."""
+        try:
+            for where in sorted(begins):
+                store = await asyncio.to_thread(self._stores.open, where.partition)
+                if generation != self._generation:
+                    break
+                span = range(begins[where], ends[where] + 1)
+                start = await asyncio.to_thread(
+                    find_start, store, where.topic, span, accept_hole=self._config.accept_hole
+                )
+                if generation != self._generation:
+                    break
+                self._running.seek(where, start)
+                self._running.resume(where)
+                self._starts[where.partition] = start
+                self._positioned.add(where.partition)
+                self.phases.opened(where.partition, ends[where])
+        except (StreamError, StateError) as error:
+            self._failure = error
+        for partition in set(self._stores.partitions()) - self.assigned():
+            await asyncio.to_thread(self._stores.close, partition)
 
     @property
     def _running(self) -> AIOKafkaConsumer:
         if self._consumer is None:
             raise StreamError("the consumer is not started")
         return self._consumer
-
-
-def _explain_unreachable(where: TopicPartition, stored: int, begin: int, end: int) -> str:
-    name = f"{where.topic}-{where.partition}"
-    if stored < begin:
-        return (
-            f"{name}: the store needs offset {stored}, but the topic now begins at {begin}: retention removed "
-            f"{begin - stored} records that were never applied. Raise the topic's retention, then start from a new "
-            "data directory"
-        )
-    return (
-        f"{name}: the store is at offset {stored}, but the topic ends at {end}: it was made anew, or this is another "
-        "cluster. Point to the right Kafka, or start from a new data directory"
-    )

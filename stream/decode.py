@@ -1,8 +1,13 @@
-"""Bytes from the `interactions` topic to an interaction or a deletion, or the reason why not."""
+"""Bytes from the `interactions` topic to an interaction or a deletion, or the reason why not.
+
+Compiled code (stream/decode_kernel.py) reads what is ordinary, all of a poll at once. What it passes over is read here,
+record by record.
+"""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
+from itertools import compress
 from typing import Protocol
 
 import numpy as np
@@ -13,8 +18,10 @@ from protos.interaction_pb2 import Interaction
 from state.arrivals import Arrivals, Deletion, Position
 from state.errors import ConfigError, InvalidInteraction
 from state.interaction import (
-    INTERACTION,
     KINDS_MASK,
+    MAX_EVENT_ID_BYTES,
+    MAX_EVENT_TIME_MS,
+    MAX_USER_ID_BYTES,
     MIN_EVENT_TIME_MS,
     NUM_KINDS,
     check_event_id,
@@ -23,6 +30,7 @@ from state.interaction import (
     check_user_id,
     hash_event,
 )
+from stream.decode_kernel import Limits, Read, read_interactions
 from stream.topics import partition_of
 
 _PARTITIONS_REMEMBERED = 1 << 17
@@ -98,20 +106,21 @@ class Decoder:
     def __init__(self, config: DecoderConfig, num_partitions: int) -> None:
         """`num_partitions` of the topic decides which users belong to which."""
         self._config = config
+        self._num_partitions = num_partitions
         self._message = Interaction()
         self._partition_of = lru_cache(_PARTITIONS_REMEMBERED)(
             lambda user_id: partition_of(user_id, num_partitions)
         )
+        self._read(0, [], [])  # compiles, or loads what was compiled: not while records wait
 
     def decode(self, partition: int, records: Sequence[Record]) -> Decoded:
         """Decode the records of one partition, which are in offset order and at least one."""
-        user_ids: list[str] = []
-        offsets: list[int] = []
-        rows: list[tuple[int, ...]] = []
+        keys = [record.key or b"" for record in records]
+        rows, fine, future = self._read(partition, records, keys)
         deletions: list[Deletion] = []
         rejected: list[Rejected] = []
-        future = 0
-        for record in records:
+        for index in np.flatnonzero(~fine).tolist():
+            record = records[index]
             try:
                 if record.value is None:
                     deletions.append(self._decode_deletion(record))
@@ -120,19 +129,32 @@ class Decoder:
             except InvalidInteraction as error:
                 rejected.append(Rejected(record, str(error)))
                 continue
-            user_ids.append(user_id)
-            offsets.append(record.offset)
-            rows.append(row)
+            keys[index], rows[index], fine[index] = user_id.encode(), row, True
             future += clamped
-        arrivals = Arrivals(
-            partition,
-            Position(records[-1].offset + 1, fingerprint(records[-1])),
-            user_ids,
-            np.asarray(offsets, np.int64),
-            np.array(rows, INTERACTION),
-            deletions,
-        )
+        offsets = np.fromiter([record.offset for record in records], np.int64, len(records))
+        if len(deletions) + len(rejected) > 0:
+            keys, offsets, rows = list(compress(keys, fine.tolist())), offsets[fine], rows[fine]
+        last = records[-1]
+        position = Position(last.offset + 1, fingerprint(last))
+        arrivals = Arrivals(partition, position, keys, offsets, rows, deletions)
         return Decoded(arrivals, rejected, future)
+
+    def _read(self, partition: int, records: Sequence[Record], keys: Sequence[bytes]) -> Read:
+        """Read the ordinary ones among the records."""
+        values = [record.value or b"" for record in records]
+        timestamps = np.fromiter([record.timestamp for record in records], np.int64, len(records))
+        limits = Limits(
+            partition=partition,
+            num_partitions=self._num_partitions,
+            max_user_id_bytes=MAX_USER_ID_BYTES,
+            max_event_id_bytes=MAX_EVENT_ID_BYTES,
+            min_event_time_ms=MIN_EVENT_TIME_MS,
+            end_event_time_ms=MAX_EVENT_TIME_MS,
+            max_future_ms=self._config.max_future_ms,
+            max_value_bytes=self._config.max_value_bytes,
+            kinds_mask=KINDS_MASK,
+        )
+        return read_interactions(values, keys, timestamps, limits)
 
     def _decode_deletion(self, record: Record) -> Deletion:
         """A null value: the user in the key is to be forgotten, up to the record's timestamp."""

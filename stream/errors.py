@@ -5,6 +5,7 @@ StreamError
 ├── TopicMismatch           a topic exists with other settings than ours
 ├── RecordTooLarge          the topic does not take a record of this size
 ├── OffsetUnreachable       store and topic do not meet: retention overtook it, or the topic is another one
+├── LeaseExpired            the partitions may be another member's by now
 └── WorkerCrashed           the Faust app died and will not come back by itself
 """
 
@@ -27,6 +28,10 @@ class RecordTooLarge(StreamError):
 
 class OffsetUnreachable(StreamError):
     """The stored offset of a partition lies outside what the topic holds; going on would lose or double."""
+
+
+class LeaseExpired(StreamError):
+    """The group has not confirmed this member for longer than its session timeout; nothing may be written."""
 
 
 class WorkerCrashed(StreamError):

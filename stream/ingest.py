@@ -7,13 +7,15 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 
 from state.arrivals import Applied
-from state.user_store import UserStore
-from stream.consumer import InteractionConsumer
+from state.partition_stores import PartitionStores
+from stream.consumer import InteractionConsumer, Poll
 from stream.dead_letters import DeadLetters
 from stream.decode import Decoded, Decoder, Record, fingerprint
-from stream.errors import OffsetUnreachable
+from stream.errors import LeaseExpired, OffsetUnreachable
 
 log = logging.getLogger(__name__)
+
+_ASK_AGAIN_S = 0.1
 
 
 class Ingest:
@@ -28,14 +30,14 @@ class Ingest:
         consumer: InteractionConsumer,
         decoder: Decoder,
         dead_letters: DeadLetters,
-        store: UserStore,
+        stores: PartitionStores,
         on_moved: Callable[[], None],
     ) -> None:
         """`on_moved` is called after a poll that moved a lifecycle boundary."""
         self._consumer = consumer
         self._decoder = decoder
         self._dead_letters = dead_letters
-        self._store = store
+        self._stores = stores
         self._on_moved = on_moved
         self._stopping = False
         self.counters: Counter[str] = Counter()
@@ -48,43 +50,66 @@ class Ingest:
     async def run(self) -> None:
         """Ingest until stopped. Not to be cancelled: a poll in hand must be applied whole.
 
-        Raises StreamError when the broker refuses, StateError when the store does.
+        The next poll is read while one is applied. Raises StreamError when the broker refuses, StateError when the
+        store does.
         """
-        while not self._stopping:
-            polled = await self._consumer.poll()
-            if polled:
-                async with self._consumer.processing:
-                    await self._process(polled)
+        applying = asyncio.create_task(self._process(Poll(generation=0)))
+        try:
+            while not self._stopping:
+                poll = await self._consumer.poll()
+                await applying
+                applying = asyncio.create_task(self._process(poll))
+        finally:
+            await applying
 
-    async def _process(self, polled: dict[int, list[Record]]) -> None:
-        """The order of effects.
+    async def _process(self, poll: Poll) -> None:
+        """Apply a poll, unless a rebalance takes it away: then its records are read again by their owner."""
+        async with self._consumer.processing:
+            while poll.records and self._consumer.is_current(poll):
+                if await self._consumer.holds(poll) and await self._apply_whole(poll):
+                    break
+                if self._stopping:
+                    return
+                await asyncio.sleep(_ASK_AGAIN_S)
+            if self._consumer.is_current(poll):
+                await self._consumer.renew()
+                self._consumer.phases.applied(poll.positions)
 
-        1. Decode. Records of a partition that was taken away meanwhile are left to its new owner.
+    async def _apply_whole(self, poll: Poll) -> bool:
+        """The order of effects; returns false where the lease on the partitions ran out before the write.
+
+        1. Decode.
         2. Dead letters are in their topic before the offset passes them.
-        3. State, offset and dirty marks in one write batch; then the write-ahead log is synced.
+        3. State, offset and dirty marks of a partition in one write batch; then the write-ahead log is synced.
         4. Commit to the group, as a hint.
         """
-        owned = self._consumer.assigned()
-        decoded = [
-            self._decoder.decode(partition, unseen)
-            for partition, records in polled.items()
-            if partition in owned and (unseen := self._unseen(partition, records))
-        ]
+        decoded = await asyncio.to_thread(self._decode, poll)
         if not decoded:
-            return
+            return True
         await self._dead_letters.write([letter for part in decoded for letter in part.rejected])
-        applied = await asyncio.to_thread(self._apply, decoded)
+        try:
+            applied = await asyncio.to_thread(self._apply, decoded)
+        except LeaseExpired:
+            return False
         await self._consumer.commit(
             {part.arrivals.partition: part.arrivals.position.next_offset for part in decoded}
         )
         self._count(decoded, applied)
+        return True
+
+    def _decode(self, poll: Poll) -> list[Decoded]:
+        return [
+            self._decoder.decode(partition, unseen)
+            for partition, records in poll.records.items()
+            if (unseen := self._unseen(partition, records))
+        ]
 
     def _unseen(self, partition: int, records: Sequence[Record]) -> Sequence[Record]:
         """Records from the stored offset on. The one before it, read again after an assignment, must be the one we know.
 
         Raises OffsetUnreachable when it is not.
         """
-        position = self._store.position(partition)
+        position = self._stores.get(partition).position()
         if position is None:
             return records
         first = bisect_left(records, position.next_offset, key=lambda record: record.offset)
@@ -102,9 +127,13 @@ class Ingest:
         return records[first:]
 
     def _apply(self, decoded: Sequence[Decoded]) -> Applied:
-        applied = self._store.apply([part.arrivals for part in decoded])
-        self._store.flush()
-        return applied
+        total = Applied()
+        stores = [self._stores.get(part.arrivals.partition) for part in decoded]
+        for store, part in zip(stores, decoded, strict=True):
+            total.add(store.apply(part.arrivals, self._consumer.check_lease))
+        for store in stores:
+            store.flush()
+        return total
 
     def _count(self, decoded: Sequence[Decoded], applied: Applied) -> None:
         self.counters.update(applied.counts())
@@ -120,5 +149,5 @@ class Ingest:
                     first.record.offset,
                     first.reason,
                 )
-        if applied.moved_users:
+        if applied.boundary_moves:
             self._on_moved()

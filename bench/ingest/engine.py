@@ -40,10 +40,11 @@ def bare(bootstrap: str, topics: TopicsConfig, num_events: int, _: Path) -> floa
 
 def gemstream(bootstrap: str, topics: TopicsConfig, num_events: int, directory: Path) -> float:
     """The state node's own ingest, parts as wired."""
+    from services.settings import StateNodeConfig
+    from state.partition_stores import PartitionStores
     from state.rocks_config import RocksConfig
-    from state.rocks_store import RocksStore
+    from state.rocks_store import RocksMemory, RocksStore
     from state.segments import HistoryConfig
-    from state.user_store import UserStore
     from stream.consumer import ConsumerConfig, InteractionConsumer
     from stream.dead_letters import DeadLetters
     from stream.decode import Decoder, DecoderConfig
@@ -51,15 +52,19 @@ def gemstream(bootstrap: str, topics: TopicsConfig, num_events: int, directory: 
     from stream.producer import Producer
 
     async def run() -> float:
-        database = RocksStore(directory, RocksConfig())
-        store = UserStore(database, HistoryConfig())
+        memory = RocksMemory(RocksConfig())
+        stores = PartitionStores(
+            lambda partition: RocksStore(directory / str(partition), memory),
+            HistoryConfig(),
+            StateNodeConfig().max_cached_users // topics.num_partitions,
+        )
         consumer = InteractionConsumer(
-            bootstrap, topics.interactions, ConsumerConfig(group="bench"), store.position
+            bootstrap, topics.interactions, ConsumerConfig(group="bench"), stores
         )
         async with Producer(bootstrap) as producer:
             letters = DeadLetters(producer, topics.interactions, topics.dead_letters)
             decoder = Decoder(DecoderConfig(), topics.num_partitions)
-            ingest = Ingest(consumer, decoder, letters, store, lambda: None)
+            ingest = Ingest(consumer, decoder, letters, stores, lambda: None)
             await consumer.start()
             start = time.perf_counter()
             task = asyncio.create_task(ingest.run())
@@ -69,7 +74,7 @@ def gemstream(bootstrap: str, topics: TopicsConfig, num_events: int, directory: 
             ingest.stop()
             await task
             await consumer.stop()
-        database.close()
+        stores.close_all()
         return seconds
 
     return asyncio.run(run())

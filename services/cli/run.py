@@ -27,6 +27,12 @@ def run(
     bootstrap: BootstrapOption = None,
     data_dir: DataDirOption = None,
     bundle: BundleOption = None,
+    accept_hole: Annotated[
+        bool,
+        typer.Option(
+            help="State node: where retention removed records that were never applied, record the hole and go on."
+        ),
+    ] = False,
 ) -> None:
     """Run one role until it is told to stop."""
     from dataclasses import replace
@@ -37,6 +43,8 @@ def run(
         settings = load_settings(
             config, {"bootstrap": bootstrap, "data_dir": data_dir, "bundle": bundle}
         )
+        if accept_hole:
+            settings = replace(settings, consumer=replace(settings.consumer, accept_hole=True))
         if role is not Role.INFERENCE_NODE:
             settings = replace(settings, bootstrap=find_bootstrap(settings))
     except SettingsError as error:

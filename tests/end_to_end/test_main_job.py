@@ -18,10 +18,10 @@ from model.training.train import train
 from protos import recommender_pb2 as wire
 from protos.interaction_pb2 import Interaction
 from services.local_kafka import RunningKafka, start_kafka
-from state.inspection import stored_offsets
 from state.key_value_store import MemoryStore
+from state.partition_stores import PartitionStores
 from state.rocks_config import RocksConfig
-from state.rocks_store import RocksStore
+from state.rocks_store import RocksMemory, RocksStore
 from state.user_store import UserStore
 from stream.decode import Decoder, DecoderConfig
 from stream.topics import TopicsConfig, ensure_topics, partition_of
@@ -179,41 +179,44 @@ async def read_log(deployed: Deployment, count: int) -> list[object]:
         await consumer.stop()
 
 
+def stores_of(deployed: Deployment) -> PartitionStores:
+    """The state node's databases, to be opened once it is gone."""
+    directory, memory = deployed.directory / "data" / "state", RocksMemory(RocksConfig())
+    return PartitionStores(
+        lambda partition: RocksStore(directory / f"{partition:05d}", memory), SMALL.history
+    )
+
+
 def assert_same_as_uninterrupted(deployed: Deployment, records: list[object]) -> None:
     """Every byte of every user, summaries aside, and every offset."""
-    expected = MemoryStore()
-    store = UserStore(expected, SMALL.history)
     decoder = Decoder(DecoderConfig(), deployed.topics.num_partitions)
+    stores = stores_of(deployed)
     for partition in range(deployed.topics.num_partitions):
         own = [record for record in records if record.partition == partition]  # type: ignore[attr-defined]
+        expected = UserStore(MemoryStore(), SMALL.history, partition)
         if own:
-            store.apply([decoder.decode(partition, own).arrivals])  # type: ignore[arg-type]
-    actual = RocksStore(deployed.directory / "data" / "state", RocksConfig())
-    try:
-        assert stored_histories(actual) == stored_histories(expected)
-        assert stored_offsets(actual) == stored_offsets(expected)
-    finally:
-        actual.close()
+            expected.apply(decoder.decode(partition, own).arrivals)  # type: ignore[arg-type]
+        actual = stores.open(partition)
+        assert stored_histories(actual.database) == stored_histories(expected.database)
+        assert actual.position() == expected.position()
+    stores.close_all()
 
 
 def assert_summaries_equal_one_shot(deployed: Deployment, bundle: Path) -> None:
     """Built over many boundary moves and a kill, a summary is what one pass over the segment gives."""
     compressor = Compressor(load_bundle(bundle))
     log = make_event_log()
-    database = RocksStore(deployed.directory / "data" / "state", RocksConfig())
-    try:
-        store = UserStore(database, SMALL.history)
-        for index, user in enumerate(USERS):
-            partition = partition_of(user, deployed.topics.num_partitions)
-            stored = store.read_user(partition, user, compressor.bundle_version)
-            assert stored is not None
-            assert stored.summary is not None
-            segment = log.rows[log.user_index == index][: stored.meta.lifecycle_boundary]
-            expected = compressor.roll(None, [segment], len(segment), 0)
-            assert stored.summary.count == len(segment)
-            np.testing.assert_allclose(stored.summary.tokens, expected.tokens, atol=1e-5)
-    finally:
-        database.close()
+    stores = stores_of(deployed)
+    for index, user in enumerate(USERS):
+        store = stores.open(partition_of(user, deployed.topics.num_partitions))
+        stored = store.read_user(user, compressor.bundle_version)
+        assert stored is not None
+        assert stored.summary is not None
+        segment = log.rows[log.user_index == index][: stored.meta.lifecycle_boundary]
+        expected = compressor.roll(None, [segment], len(segment), 0)
+        assert stored.summary.count == len(segment)
+        np.testing.assert_allclose(stored.summary.tokens, expected.tokens, atol=1e-5)
+    stores.close_all()
 
 
 def test_messages_follow_the_contract() -> None:

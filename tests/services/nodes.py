@@ -18,9 +18,11 @@ from services.state_service import StateService
 from state.arrivals import Arrivals, Deletion, Position
 from state.interaction import Rows, empty_rows
 from state.key_value_store import MemoryStore
+from state.partition_stores import PartitionStores
 from state.summary import Summary
 from state.user_state import UserState
 from state.user_store import UserStore
+from stream.phases import Phase
 from stream.topics import partition_of
 from tests.state.builders import SMALL, START_MS, make_rows
 
@@ -31,14 +33,20 @@ NUM_PARTITIONS = 3
 class FakeOwner:
     """A state node's services on an in-memory store."""
 
-    database: MemoryStore = field(default_factory=MemoryStore)
+    stores: PartitionStores = field(
+        default_factory=lambda: PartitionStores(lambda _: MemoryStore(), SMALL)
+    )
     assigned: set[int] = field(default_factory=lambda: set(range(NUM_PARTITIONS)))
     summaries_for: list[str] = field(default_factory=list)
     wakes: int = 0
     deleted: list[str] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        self.store = UserStore(self.database, SMALL)
+        for partition in range(NUM_PARTITIONS):
+            self.stores.open(partition)
+
+    def store_of(self, user: str) -> UserStore:
+        return self.stores.get(partition_of(user, NUM_PARTITIONS))
 
     def wake(self) -> None:
         self.wakes += 1
@@ -46,28 +54,22 @@ class FakeOwner:
     async def delete(self, user: str) -> None:
         """As if the deletion went through the log."""
         self.deleted.append(user)
-        partition = partition_of(user, NUM_PARTITIONS)
-        position = self.store.position(partition)
+        store = self.store_of(user)
+        position = store.position()
         offset = position.next_offset if position else 0
         deletion = Deletion(user, offset, START_MS + 1_000)
-        self.store.apply(
-            [
-                Arrivals(
-                    partition, Position(offset + 1, 0), [], np.arange(0), empty_rows(), [deletion]
-                )
-            ]
-        )
+        end = Position(offset + 1, 0)
+        store.apply(Arrivals(store.partition, end, [], np.arange(0), empty_rows(), [deletion]))
 
     def add(self, user: str, count: int) -> None:
         """`count` more interactions of a user."""
-        partition = partition_of(user, NUM_PARTITIONS)
-        position = self.store.position(partition)
+        store = self.store_of(user)
+        position = store.position()
         start = position.next_offset if position else 0
         rows = make_rows(list(range(start, start + count)), first_item=start + 1)
         offsets = np.arange(start, start + count)
-        self.store.apply(
-            [Arrivals(partition, Position(start + count, 0), [user] * count, offsets, rows)]
-        )
+        end, users = Position(start + count, 0), [user.encode()] * count
+        store.apply(Arrivals(store.partition, end, users, offsets, rows))
 
     @contextlib.asynccontextmanager
     async def serving(self) -> AsyncIterator[str]:
@@ -76,13 +78,12 @@ class FakeOwner:
             "127.0.0.1:0", ["gemstream.v1.StateService", "gemstream.v1.AdminService"]
         )
         service = StateService(
-            self.store, NUM_PARTITIONS, lambda: self.assigned, self.summaries_for.append, self.wake
+            self.stores, NUM_PARTITIONS, lambda: self.assigned, self.summaries_for.append, self.wake
         )
         node = NodeView(
-            self.database,
-            SMALL,
+            self.stores,
             NUM_PARTITIONS,
-            lambda: self.assigned,
+            lambda: dict.fromkeys(self.assigned, Phase.READY),
             lambda _: 40,
             {"late": 2},
             self.delete,

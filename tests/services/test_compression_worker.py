@@ -7,12 +7,11 @@ from protos.compression_pb2 import CompressionJob
 from services.clients import StateClient
 from services.compression_worker import CompressionWorker
 from state.summary import Summary
-from stream.topics import partition_of
-from tests.services.nodes import NUM_PARTITIONS, FakeOwner, SumCompressor
+from tests.services.nodes import FakeOwner, SumCompressor
 
 
 def summary_of(owner: FakeOwner, user: str) -> Summary | None:
-    stored = owner.store.read_user(partition_of(user, NUM_PARTITIONS), user, "v1")
+    stored = owner.store_of(user).read_user(user, "v1")
     return stored.summary if stored else None
 
 
@@ -36,7 +35,7 @@ async def test_summaries_reach_the_boundary_and_clear_the_mark() -> None:
     assert summary is not None
     assert (summary.boundary, summary.count) == (12, 12)
     assert int.from_bytes(summary.accumulators, "big") == sum(range(1, 13))
-    assert owner.store.dirty_marks(partition_of("ann", NUM_PARTITIONS)) == []
+    assert owner.store_of("ann").dirty_marks() == []
     assert owner.summaries_for == ["ann"]
 
 
@@ -86,11 +85,10 @@ async def test_a_mark_of_a_bundle_nobody_has_is_taken_back() -> None:
     owner = FakeOwner()
     owner.add("ann", 24)
     await compress(owner, SumCompressor(), "ann")
-    partition = partition_of("ann", NUM_PARTITIONS)
     async with owner.serving() as address, StateClient(address, 5.0) as users:
         await users.read_user("ann", "unknown bundle")
-        assert len(owner.store.dirty_marks(partition)) == 1
+        assert len(owner.store_of("ann").dirty_marks()) == 1
         await users.read_rolled("ann", "v1", 1)  # what a worker does with the job
-        assert owner.store.dirty_marks(partition) == []
+        assert owner.store_of("ann").dirty_marks() == []
         await users.read_user("ann", "unknown bundle")
-    assert owner.store.dirty_marks(partition) == []
+    assert owner.store_of("ann").dirty_marks() == []

@@ -67,20 +67,17 @@ async def test_a_state_node_that_is_away_gives_popular_items_and_says_so() -> No
 async def test_a_bundle_without_a_summary_owes_one() -> None:
     owner = FakeOwner()
     owner.add("ann", 20)
-    partition = next(
-        iter({0, 1, 2} & owner.assigned & {p for p in range(3) if owner.store.dirty_marks(p)})
-    )
-    owner.store.put_summary(
-        partition, "ann", SumCompressor().roll(None, [make_rows(list(range(6)))], 6, 1), 0, 0
-    )
-    assert owner.store.dirty_marks(partition) == []
+    store = owner.store_of("ann")
+    summary = SumCompressor().roll(None, [make_rows(list(range(6)))], 6, 1)
+    store.put_summary("ann", summary, 0, 0)
+    assert store.dirty_marks() == []
     async with owner.serving() as address, StateClient(address, 5.0) as users:
         await users.read_user("ann", "v1")
         assert owner.wakes == 0
         await users.read_user("ann", "v2")
         await users.read_user("ann", "v2")
     assert owner.wakes == 1
-    assert [mark.user_id for mark in owner.store.dirty_marks(partition)] == ["ann"]
+    assert [mark.user_id for mark in store.dirty_marks()] == ["ann"]
 
 
 @pytest.mark.parametrize(
@@ -131,7 +128,7 @@ async def test_users_of_partitions_owned_elsewhere_are_not_served() -> None:
     owner.add("ann", 5)
     owner.assigned.clear()
     async with owner.serving() as address, StateClient(address, 5.0) as users:
-        with pytest.raises(Unreachable, match="not owned by this node"):
+        with pytest.raises(Unreachable, match="not served by this node"):
             await users.read_user("ann", "v1")
 
 

@@ -6,9 +6,9 @@ import numpy as np
 
 from state import keys
 from state.chunk_codec import decode_rows
+from state.head_codec import decode_head
 from state.interaction import INTERACTION, Rows
 from state.key_value_store import Family, KeyValueStore
-from state.record_codec import decode_meta
 from state.segments import HistoryConfig
 
 SMALL = HistoryConfig(recent_len=4, mid_term_len=12, chunk_len=3, max_history=30)
@@ -32,14 +32,16 @@ def stored_histories(store: KeyValueStore) -> dict[bytes, object]:
     """Every byte of every user, summaries aside; a tail whole, since its blocks depend on how polls were cut."""
     histories: dict[bytes, object] = {}
     tails: dict[bytes, bytes] = {}
-    for key, value in store.scan(Family.USERS, b"\x00", b"\xff"):
-        _, rest = keys.split_user_key(key)
+    open_rows: dict[bytes, bytes] = {}
+    for key, value in store.scan(Family.USERS, *keys.all_users()):
+        user, rest = keys.split_user_key(key)
         kind = rest[:1]
-        if kind == keys.META:
-            histories[key] = replace(decode_meta(value), tail_blocks=0)
+        if kind == keys.HEAD:
+            meta, rows = decode_head(value)
+            histories[key] = replace(meta, tail_blocks=0)
+            open_rows[user] = rows.tobytes()
         elif kind == keys.TAIL:
-            tail = key[: len(key) - len(rest)] + keys.TAIL
-            tails[tail] = tails.get(tail, b"") + decode_rows(value).tobytes()
+            tails[user] = tails.get(user, b"") + decode_rows(value).tobytes()
         elif kind != keys.SUMMARY:
             histories[key] = value
-    return {**histories, **tails}
+    return {**histories, **{user: tails.get(user, b"") + open_rows[user] for user in open_rows}}

@@ -1,4 +1,4 @@
-"""Bytes of chunks, meta data and summaries: round trips, damage found, unknown versions refused."""
+"""Bytes of chunks, heads and summaries: round trips, damage found, unknown versions refused."""
 
 from pathlib import Path
 
@@ -8,18 +8,19 @@ from hypothesis import given, strategies as st
 from hypothesis.extra import numpy as np_st
 
 from state import keys
-from state.chunk_codec import decode_rows, encode_records, encode_rows
+from state.chunk_codec import decode_rows, encode_rows
 from state.errors import CorruptValue, UnknownFormat
-from state.interaction import INTERACTION, Rows
-from state.record_codec import (
-    decode_meta,
-    decode_metas,
-    decode_summary,
-    encode_meta,
-    encode_metas,
-    encode_summary,
+from state.head_codec import (
+    MAX_OPEN,
+    decode_head,
+    decode_heads,
+    encode_heads,
+    make_head,
+    stored_length,
 )
+from state.interaction import INTERACTION, Rows
 from state.summary import Summary
+from state.summary_codec import decode_summary, encode_summary
 from state.user_state import UserMeta
 from tests.state.builders import make_rows
 
@@ -33,19 +34,40 @@ def test_rows_come_back_with_hashes(rows: Rows) -> None:
 
 @given(any_rows)
 def test_records_come_back(rows: Rows) -> None:
-    assert np.array_equal(decode_rows(encode_records(rows.tobytes(), len(rows))), rows)
+    assert np.array_equal(decode_rows(encode_rows(rows, as_records=True)), rows)
 
 
-@given(
-    st.lists(
-        st.builds(UserMeta, version=st.integers(0, 2**62), tail_blocks=st.integers(0, 40)),
-        max_size=9,
-    )
+positions = st.integers(0, 2**62)
+metas = st.builds(
+    UserMeta, version=positions, length=positions, lifecycle_boundary=positions, epoch=positions
 )
-def test_many_metas_are_as_single_ones(metas: list[UserMeta]) -> None:
-    encoded = [encode_meta(meta) for meta in metas]
-    fields = decode_metas([*encoded, None])
-    assert encode_metas(fields) == [*encoded, encode_meta(UserMeta())]
+open_rows = np_st.arrays(INTERACTION, st.integers(0, MAX_OPEN))
+
+
+@given(st.lists(st.tuples(metas, open_rows), min_size=1, max_size=9))
+def test_heads_come_back_one_by_one_and_together(users: list[tuple[UserMeta, Rows]]) -> None:
+    heads = np.concatenate([make_head(meta, rows) for meta, rows in users])
+    values = encode_heads(heads)
+    decoded = decode_heads(values)
+    decoded["checksum"] = heads["checksum"]
+    assert np.array_equal(decoded, heads)
+    for value, (meta, rows) in zip(values, users, strict=True):
+        decoded_meta, decoded_rows = decode_head(value)
+        assert decoded_meta == meta
+        assert np.array_equal(decoded_rows, rows)
+        assert stored_length(value) == meta.length
+
+
+@given(st.data())
+def test_a_damaged_head_is_found(data: st.DataObject) -> None:
+    (value,) = encode_heads(make_head(UserMeta(length=3), make_rows([1, 2, 3])))
+    damaged = bytearray(value)
+    bit = data.draw(st.integers(0, len(damaged) * 8 - 1))
+    damaged[bit // 8] ^= 1 << bit % 8
+    with pytest.raises((CorruptValue, UnknownFormat)):
+        decode_head(bytes(damaged))
+    with pytest.raises(CorruptValue):
+        decode_head(value[: data.draw(st.integers(0, len(value) - 1))])
 
 
 @given(any_rows)
@@ -75,20 +97,9 @@ def test_unknown_versions_are_refused() -> None:
     newer = b"\x09" + encode_rows(make_rows([1]), with_hashes=False)[1:]
     with pytest.raises(UnknownFormat, match="version 9"):
         decode_rows(newer)
+    (value,) = encode_heads(make_head(UserMeta(), make_rows([])))
     with pytest.raises(UnknownFormat, match="version 9"):
-        decode_meta(b"\x09" + encode_meta(UserMeta())[1:])
-
-
-positions = st.integers(0, 2**62)
-
-
-@given(
-    st.builds(
-        UserMeta, version=positions, length=positions, lifecycle_boundary=positions, epoch=positions
-    )
-)
-def test_meta_comes_back(meta: UserMeta) -> None:
-    assert decode_meta(encode_meta(meta)) == meta
+        decode_head(value[:4] + b"\x09" + value[5:])
 
 
 @given(st.integers(0, 5), st.integers(0, 6), st.binary(max_size=50))
@@ -111,21 +122,21 @@ def test_summary_comes_back(num_tokens: int, width: int, accumulators: bytes) ->
         decode_summary(bytes(damaged), "v1")
 
 
-users = st.text(min_size=1, max_size=20)
+users = st.text(min_size=1, max_size=20).map(str.encode)
 
 
 @given(users, users)
-def test_no_users_prefix_begins_another(one: str, other: str) -> None:
+def test_no_users_prefix_begins_another(one: bytes, other: bytes) -> None:
     if one != other:
-        assert not keys.user_prefix(1, one).startswith(keys.user_prefix(1, other))
+        assert not keys.user_prefix(one).startswith(keys.user_prefix(other))
 
 
 @given(users, st.integers(0, 2**60))
-def test_keys_can_be_read_back(user: str, position: int) -> None:
-    prefix = keys.user_prefix(3, user)
+def test_keys_can_be_read_back(user: bytes, position: int) -> None:
+    prefix = keys.user_prefix(user)
     assert keys.split_user_key(keys.chunk_key(prefix, position))[1][:1] == keys.CHUNK
-    assert keys.dirty_user(keys.dirty_key(3, user)) == (3, user)
-    assert keys.split_user_key(prefix + keys.META) == (user, keys.META)
+    assert keys.dirty_user(keys.dirty_key(user)) == user
+    assert keys.split_user_key(prefix + keys.HEAD) == (user, keys.HEAD)
     assert prefix < keys.after(prefix)
 
 
@@ -139,9 +150,10 @@ def test_rows_of_version_1_stay_readable(name: str) -> None:
     assert np.array_equal(rows, make_rows([0, 5, 5, 90_000]))
 
 
-def test_meta_of_version_1_stays_readable() -> None:
-    meta = decode_meta((GOLDEN / "meta_v1.bin").read_bytes())
+def test_head_of_version_1_stays_readable() -> None:
+    meta, rows = decode_head((GOLDEN / "head_v1.bin").read_bytes())
     assert list(vars(meta).values()) == list(range(1, 11))
+    assert np.array_equal(rows, make_rows([0, 5, 5, 90_000]))
 
 
 def test_summary_of_version_1_stays_readable() -> None:

@@ -11,12 +11,12 @@ from hypothesis import given, strategies as st
 from state import keys
 from state.append import MAX_TAIL_BLOCKS
 from state.arrivals import Arrivals, Deletion, Position
-from state.errors import ConfigError, StoreError, StoreLocked
+from state.errors import ConfigError, CorruptValue, StoreError, StoreLocked
 from state.inspection import inspect_user, users_of
 from state.interaction import Rows, empty_rows
 from state.key_value_store import Batch, Family, KeyValueStore, MemoryStore
 from state.rocks_config import RocksConfig
-from state.rocks_store import RocksStore
+from state.rocks_store import RocksMemory, RocksStore
 from state.segments import HistoryConfig
 from state.summary import Summary
 from state.user_store import UserStore
@@ -27,16 +27,18 @@ from tests.state.test_fold import History
 @pytest.fixture(params=["memory", "rocks"])
 def database(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[KeyValueStore]:
     store: KeyValueStore = (
-        MemoryStore() if request.param == "memory" else RocksStore(tmp_path / "db", RocksConfig())
+        MemoryStore()
+        if request.param == "memory"
+        else RocksStore(tmp_path / "db", RocksMemory(RocksConfig()))
     )
     yield store
     store.close()
 
 
-def arrive(rows: Rows, user: str = "ann", first_offset: int = 0, partition: int = 0) -> Arrivals:
-    offsets = np.arange(first_offset, first_offset + len(rows))
+def arrive(rows: Rows, user: str = "ann", first_offset: int = 0) -> Arrivals:
+    end = first_offset + len(rows)
     return Arrivals(
-        partition, Position(first_offset + len(rows), 7), [user] * len(rows), offsets, rows
+        0, Position(end, 7), [user.encode()] * len(rows), np.arange(first_offset, end), rows
     )
 
 
@@ -52,41 +54,40 @@ def summary_at(boundary: int, version: str = "v1") -> Summary:
 
 
 def test_apply_then_read(database: KeyValueStore) -> None:
-    store = UserStore(database, SMALL)
-    store.apply([arrive(make_rows(list(range(20))))])
-    stored = store.read_user(0, "ann", "v1")
+    store = UserStore(database, SMALL, 0)
+    store.apply(arrive(make_rows(list(range(20)))))
+    stored = store.read_user("ann", "v1")
     assert stored is not None
     state = stored.decode("ann")
     assert state.meta.lifecycle_boundary == 6
     assert state.rows["item_id"].tolist() == list(range(7, 21))
     assert state.recent(SMALL)["item_id"].tolist() == [17, 18, 19, 20]
     assert state.mid_term(SMALL)["item_id"].tolist() == list(range(7, 17))
-    assert store.read_user(0, "bob", "v1") is None
-    assert store.position(0) == Position(20, 7)
-    assert store.position(1) is None
+    assert store.read_user("bob", "v1") is None
+    assert store.position() == Position(20, 7)
 
 
 def test_offsets_applied_before_are_skipped(database: KeyValueStore) -> None:
-    store = UserStore(database, SMALL)
-    store.apply([arrive(make_rows(list(range(10))))])
-    applied = store.apply([arrive(make_rows(list(range(15))), first_offset=0)])
+    store = UserStore(database, SMALL, 0)
+    store.apply(arrive(make_rows(list(range(10)))))
+    applied = store.apply(arrive(make_rows(list(range(15))), first_offset=0))
     assert (applied.replayed, applied.interactions) == (10, 5)
-    assert store.position(0) == Position(15, 7)
+    assert store.position() == Position(15, 7)
 
 
 def test_an_older_poll_never_moves_the_offset_back(database: KeyValueStore) -> None:
-    store = UserStore(database, SMALL)
-    store.apply([arrive(make_rows(list(range(10))))])
-    store.apply([arrive(make_rows([1, 2]), first_offset=0)])
-    assert store.position(0) == Position(10, 7)
+    store = UserStore(database, SMALL, 0)
+    store.apply(arrive(make_rows(list(range(10)))))
+    store.apply(arrive(make_rows([1, 2]), first_offset=0))
+    assert store.position() == Position(10, 7)
 
 
 def test_users_of_one_poll_do_not_mix(database: KeyValueStore) -> None:
-    store = UserStore(database, SMALL)
+    store = UserStore(database, SMALL, 0)
     rows = make_rows(list(range(6)))
-    users = ["ann", "bob", "ann", "bob", "ann", "ann"]
-    store.apply([Arrivals(0, Position(6, 7), users, np.arange(6), rows)])
-    ann, bob = store.read_user(0, "ann", "v"), store.read_user(0, "bob", "v")
+    users = [b"ann", b"bob", b"ann", b"bob", b"ann", b"ann"]
+    store.apply(Arrivals(0, Position(6, 7), users, np.arange(6), rows))
+    ann, bob = store.read_user("ann", "v"), store.read_user("bob", "v")
     assert ann is not None
     assert bob is not None
     assert ann.decode("ann").rows["item_id"].tolist() == [1, 3, 5, 6]
@@ -94,28 +95,28 @@ def test_users_of_one_poll_do_not_mix(database: KeyValueStore) -> None:
 
 
 def test_rolled_gives_just_what_the_boundary_left_behind(database: KeyValueStore) -> None:
-    store = UserStore(database, SMALL)
-    store.apply([arrive(make_rows(list(range(18))))])
-    rolled = store.read_rolled(0, "ann", "v1", 64)
+    store = UserStore(database, SMALL, 0)
+    store.apply(arrive(make_rows(list(range(18)))))
+    rolled = store.read_rolled("ann", "v1", 64)
     assert rolled is not None
     assert (rolled.base_boundary, rolled.end_boundary, len(rolled.chunks)) == (0, 6, 2)
-    assert store.put_summary(0, "ann", summary_at(6), 0, 0) == (True, True)
-    store.apply([arrive(make_rows([30, 31, 32], first_item=50), first_offset=18)])
-    rolled = store.read_rolled(0, "ann", "v1", 64)
+    assert store.put_summary("ann", summary_at(6), 0, 0) == (True, True)
+    store.apply(arrive(make_rows([30, 31, 32], first_item=50), first_offset=18))
+    rolled = store.read_rolled("ann", "v1", 64)
     assert rolled is not None
     assert (rolled.base_boundary, rolled.end_boundary, len(rolled.chunks)) == (6, 9, 1)
 
 
 def test_rolled_comes_in_bounded_steps(database: KeyValueStore) -> None:
-    store = UserStore(database, SMALL)
-    store.apply([arrive(make_rows(list(range(24))))])
-    rolled = store.read_rolled(0, "ann", "v1", 2)
+    store = UserStore(database, SMALL, 0)
+    store.apply(arrive(make_rows(list(range(24)))))
+    rolled = store.read_rolled("ann", "v1", 2)
     assert rolled is not None
     assert (rolled.end_boundary, rolled.lifecycle_boundary) == (6, 12)
-    assert store.put_summary(0, "ann", summary_at(6), 0, 0) == (True, False)
-    assert len(store.dirty_marks(0)) == 1
-    assert store.put_summary(0, "ann", summary_at(12), 6, 0) == (True, True)
-    assert store.dirty_marks(0) == []
+    assert store.put_summary("ann", summary_at(6), 0, 0) == (True, False)
+    assert len(store.dirty_marks()) == 1
+    assert store.put_summary("ann", summary_at(12), 6, 0) == (True, True)
+    assert store.dirty_marks() == []
 
 
 @pytest.mark.parametrize(
@@ -126,32 +127,32 @@ def test_rolled_comes_in_bounded_steps(database: KeyValueStore) -> None:
 def test_stale_summaries_are_refused(
     database: KeyValueStore, offered: int, base: int, epoch: int
 ) -> None:
-    store = UserStore(database, SMALL)
-    store.apply([arrive(make_rows(list(range(24))))])
-    store.put_summary(0, "ann", summary_at(6), 0, 0)
-    assert store.put_summary(0, "ann", summary_at(offered), base, epoch) == (False, False)
-    stored = store.read_user(0, "ann", "v1")
+    store = UserStore(database, SMALL, 0)
+    store.apply(arrive(make_rows(list(range(24)))))
+    store.put_summary("ann", summary_at(6), 0, 0)
+    assert store.put_summary("ann", summary_at(offered), base, epoch) == (False, False)
+    stored = store.read_user("ann", "v1")
     assert stored is not None
     assert stored.summary is not None
     assert stored.summary.boundary == 6
-    assert len(store.dirty_marks(0)) == 1
+    assert len(store.dirty_marks()) == 1
 
 
 def test_a_summary_belongs_to_its_bundle(database: KeyValueStore) -> None:
-    store = UserStore(database, SMALL)
-    store.apply([arrive(make_rows(list(range(18))))])
-    store.put_summary(0, "ann", summary_at(6), 0, 0)
-    stored = store.read_user(0, "ann", "v2")
+    store = UserStore(database, SMALL, 0)
+    store.apply(arrive(make_rows(list(range(18)))))
+    store.put_summary("ann", summary_at(6), 0, 0)
+    stored = store.read_user("ann", "v2")
     assert stored is not None
     assert stored.summary is None
 
 
 def test_evicted_chunks_leave_the_disk(database: KeyValueStore) -> None:
-    store = UserStore(database, SMALL)
+    store = UserStore(database, SMALL, 0)
     for start in range(0, 40, 5):
         rows = make_rows(list(range(start, start + 5)), first_item=start + 1)
-        store.apply([arrive(rows, first_offset=start)])
-    rolled = store.read_rolled(0, "ann", "v1", 64)
+        store.apply(arrive(rows, first_offset=start))
+    rolled = store.read_rolled("ann", "v1", 64)
     assert rolled is not None
     assert rolled.end_boundary == 27
     assert len(rolled.chunks) == (27 - 12) // 3
@@ -163,43 +164,43 @@ def delete(offset: int, until: int, user: str = "ann") -> Arrivals:
 
 
 def user_keys(database: KeyValueStore) -> list[bytes]:
-    return [key for key, _ in database.scan(Family.USERS, b"\x00", b"\xff")]
+    return [key for key, _ in database.scan(Family.USERS, b"", b"\xff")]
 
 
 def test_deletion_removes_everything_but_the_refusal(database: KeyValueStore) -> None:
-    store = UserStore(database, SMALL)
-    store.apply([arrive(make_rows(list(range(24))))])
-    store.put_summary(0, "ann", summary_at(6), 0, 0)
-    applied = store.apply([delete(24, until=100)])
+    store = UserStore(database, SMALL, 0)
+    store.apply(arrive(make_rows(list(range(24)))))
+    store.put_summary("ann", summary_at(6), 0, 0)
+    applied = store.apply(delete(24, until=100))
     assert applied.deletions == 1
-    assert user_keys(database) == [keys.user_prefix(0, "ann") + keys.META]
-    assert store.dirty_marks(0) == []
-    assert store.read_user(0, "ann", "v1") is None
-    assert list(users_of(database, 0)) == []
+    assert user_keys(database) == [keys.user_prefix(b"ann") + keys.HEAD]
+    assert store.dirty_marks() == []
+    assert store.read_user("ann", "v1") is None
+    assert list(users_of(database)) == []
 
 
 def test_after_a_deletion_the_past_is_refused_and_the_future_starts_afresh(
     database: KeyValueStore,
 ) -> None:
-    store = UserStore(database, SMALL)
-    store.apply([arrive(make_rows(list(range(24))))])
-    store.apply([delete(24, until=100)])
-    applied = store.apply([arrive(make_rows([99, 100, 101, 102]), first_offset=25)])
+    store = UserStore(database, SMALL, 0)
+    store.apply(arrive(make_rows(list(range(24)))))
+    store.apply(delete(24, until=100))
+    applied = store.apply(arrive(make_rows([99, 100, 101, 102]), first_offset=25))
     assert (applied.refused, applied.interactions) == (2, 2)
-    stored = store.read_user(0, "ann", "v1")
+    stored = store.read_user("ann", "v1")
     assert stored is not None
     assert stored.decode("ann").rows["item_id"].tolist() == [3, 4]
     assert (stored.meta.epoch, stored.meta.version, stored.meta.first_position) == (1, 2, 0)
 
 
 def test_work_begun_before_a_deletion_is_refused(database: KeyValueStore) -> None:
-    store = UserStore(database, SMALL)
-    store.apply([arrive(make_rows(list(range(24))))])
-    rolled = store.read_rolled(0, "ann", "v1", 64)
+    store = UserStore(database, SMALL, 0)
+    store.apply(arrive(make_rows(list(range(24)))))
+    rolled = store.read_rolled("ann", "v1", 64)
     assert rolled is not None
-    store.apply([delete(24, until=100)])
-    store.apply([arrive(make_rows(list(range(200, 224))), first_offset=25)])
-    assert store.put_summary(0, "ann", summary_at(6), 0, rolled.epoch) == (False, False)
+    store.apply(delete(24, until=100))
+    store.apply(arrive(make_rows(list(range(200, 224))), first_offset=25))
+    assert store.put_summary("ann", summary_at(6), 0, rolled.epoch) == (False, False)
 
 
 log_entries = st.lists(
@@ -214,12 +215,12 @@ def test_deletions_give_the_same_state_however_the_log_is_split(
     split, one_by_one = MemoryStore(), MemoryStore()
     start = 0
     for size in [*sizes, len(log)]:
-        UserStore(split, SMALL).apply([arrivals_of(log, start, min(len(log), start + size))])
+        UserStore(split, SMALL, 0).apply(arrivals_of(log, start, min(len(log), start + size)))
         start = min(len(log), start + size)
     for index in range(len(log)):
-        UserStore(one_by_one, SMALL).apply([arrivals_of(log, index, index + 1)])
+        UserStore(one_by_one, SMALL, 0).apply(arrivals_of(log, index, index + 1))
     assert stored_histories(split) == stored_histories(one_by_one)
-    system = [list(store.scan(Family.SYSTEM, b"\x00", b"\xff")) for store in (split, one_by_one)]
+    system = [list(store.scan(Family.SYSTEM, b"", b"\xff")) for store in (split, one_by_one)]
     assert not log or system[0] == system[1]
 
 
@@ -239,24 +240,22 @@ def test_appending_many_users_at_once_is_as_folding_each(
     rows["event_hash"] += relative_ms  # one event, one time
     rows["item_id"] = [event_hash for _, _, event_hash in log]
     rows["author_id"] = 0
-    users = [user for user, _, _ in log]
+    users = [user.encode() for user, _, _ in log]
     database = MemoryStore()
-    store, start = UserStore(database, SMALL), 0
+    store, start = UserStore(database, SMALL, 0), 0
     for size in [*sizes, len(log)]:
         end = min(len(log), start + size)
         store.apply(
-            [
-                Arrivals(
-                    0, Position(end, end), users[start:end], np.arange(start, end), rows[start:end]
-                )
-            ]
+            Arrivals(
+                0, Position(end, end), users[start:end], np.arange(start, end), rows[start:end]
+            )
         )
         start = end
     for user in set(users):
         history = History(SMALL)
         for index in [n for n, other in enumerate(users) if other == user]:
             history.add(rows[index : index + 1])
-        inspection = inspect_user(database, 0, user)
+        inspection = inspect_user(database, user.decode())
         assert inspection is not None
         assert replace(inspection.meta, tail_blocks=0) == replace(history.meta, tail_blocks=0)
         assert np.array_equal(inspection.tail, history.tail)
@@ -265,12 +264,12 @@ def test_appending_many_users_at_once_is_as_folding_each(
 
 def test_a_tail_never_lies_in_too_many_blocks(database: KeyValueStore) -> None:
     history = HistoryConfig(recent_len=90, mid_term_len=200, chunk_len=90, max_history=400)
-    store = UserStore(database, history)
+    store = UserStore(database, history, 0)
     for number in range(170):
-        store.apply([arrive(make_rows([number], first_item=number + 1), first_offset=number)])
-        stored = store.read_user(0, "ann", "")
+        store.apply(arrive(make_rows([number], first_item=number + 1), first_offset=number))
+        stored = store.read_user("ann", "")
         assert stored is not None
-        assert len(stored.tail) == stored.meta.tail_blocks <= MAX_TAIL_BLOCKS + 1
+        assert len(stored.tail) - 1 <= stored.meta.tail_blocks <= MAX_TAIL_BLOCKS + 1
         assert stored.decode("ann").rows["item_id"][-1] == number + 1
         assert len(stored.decode("ann").rows) == number + 1
 
@@ -287,36 +286,37 @@ def arrivals_of(log: list[int | tuple[str, int]], start: int, end: int) -> Arriv
     rows["item_id"] = rows["event_hash"]
     rows["author_id"] = 0
     return Arrivals(
-        0, Position(end, end), ["ann"] * len(rows), np.array([*times], np.int64), rows, deletions
+        0, Position(end, end), [b"ann"] * len(rows), np.array([*times], np.int64), rows, deletions
     )
 
 
 def test_erased_users_leave_the_disk(tmp_path: Path) -> None:
     database = open_rocks(tmp_path)
-    store = UserStore(database, SMALL)
+    store = UserStore(database, SMALL, 0)
     rows = make_rows(list(range(24)))
     rows["author_id"] = np.random.default_rng(5).integers(0, 2**63, len(rows))
-    store.apply([arrive(rows), arrive(make_rows(list(range(24))), user="bob", partition=1)])
-    kept = store.read_user(1, "bob", "v1")
-    secret = database.get(Family.USERS, [keys.chunk_key(keys.user_prefix(0, "ann"), 0)])[0]
+    store.apply(arrive(rows))
+    store.apply(arrive(make_rows(list(range(24))), user="bob", first_offset=24))
+    kept = store.read_user("bob", "v1")
+    secret = database.get(Family.USERS, [keys.chunk_key(keys.user_prefix(b"ann"), 0)])[0]
     assert secret is not None
     assert found_on_disk(tmp_path, secret)
-    store.apply([delete(24, until=100)])
+    store.apply(delete(48, until=100))
     assert store.erase_deleted() == 1
     assert store.erase_deleted() == 0
     assert not found_on_disk(tmp_path, secret)
-    assert store.read_user(1, "bob", "v1") == kept
+    assert store.read_user("bob", "v1") == kept
     database.close()
 
 
 def test_a_deletion_during_an_erasure_is_erased_in_the_next_round() -> None:
     class DeletesAgainMeanwhile(MemoryStore):
         def erase(self, family: Family, ranges: object) -> None:
-            if store.position(0) == Position(1, 7):
-                store.apply([delete(1, until=200)])
+            if store.position() == Position(1, 7):
+                store.apply(delete(1, until=200))
 
-    store = UserStore(DeletesAgainMeanwhile(), SMALL)
-    store.apply([delete(0, until=100)])
+    store = UserStore(DeletesAgainMeanwhile(), SMALL, 0)
+    store.apply(delete(0, until=100))
     assert [store.erase_deleted() for _ in range(3)] == [1, 1, 0]
 
 
@@ -325,23 +325,25 @@ def found_on_disk(directory: Path, secret: bytes) -> bool:
 
 
 def test_another_history_configuration_is_refused(database: KeyValueStore) -> None:
-    UserStore(database, SMALL)
+    UserStore(database, SMALL, 0)
     with pytest.raises(ConfigError, match="recent_len"):
         UserStore(
-            database, HistoryConfig(recent_len=5, mid_term_len=12, chunk_len=3, max_history=30)
+            database, HistoryConfig(recent_len=5, mid_term_len=12, chunk_len=3, max_history=30), 0
         )
+    with pytest.raises(CorruptValue, match="made for partition 0, not 1"):
+        UserStore(database, SMALL, 1)
 
 
 def open_rocks(path: Path) -> RocksStore:
-    return RocksStore(path, RocksConfig())
+    return RocksStore(path, RocksMemory(RocksConfig()))
 
 
 def test_reopen_finds_everything_and_keeps_the_options(tmp_path: Path) -> None:
     database = open_rocks(tmp_path)
-    UserStore(database, SMALL).apply([arrive(make_rows(list(range(20))))])
+    UserStore(database, SMALL, 0).apply(arrive(make_rows(list(range(20)))))
     database.close()
     again = open_rocks(tmp_path)
-    assert UserStore(again, SMALL).position(0) == Position(20, 7)
+    assert UserStore(again, SMALL, 0).position() == Position(20, 7)
     newest_options = max(tmp_path.glob("OPTIONS-*"), key=lambda path: path.stat().st_mtime_ns)
     assert newest_options.read_text().count("filter_policy=bloomfilter") == 3
     again.close()
@@ -373,27 +375,27 @@ def test_a_closed_store_says_so(tmp_path: Path, use: Callable[[RocksStore], obje
 
 
 def test_a_log_sent_again_changes_nothing_however_long_ago(database: KeyValueStore) -> None:
-    store = UserStore(database, SMALL)
+    store = UserStore(database, SMALL, 0)
     rows = make_rows(list(range(24)))
-    store.apply([arrive(rows)])
-    before = store.read_user(0, "ann", "v1")
-    applied = store.apply([arrive(rows, first_offset=24)])
+    store.apply(arrive(rows))
+    before = store.read_user("ann", "v1")
+    applied = store.apply(arrive(rows, first_offset=24))
     assert (applied.interactions, applied.duplicates) == (0, 24)
-    after = store.read_user(0, "ann", "v1")
+    after = store.read_user("ann", "v1")
     assert before is not None
     assert after is not None
     assert (after.meta, after.chunks, after.tail) == (before.meta, before.chunks, before.tail)
 
 
 def test_a_mark_without_work_is_taken_back(database: KeyValueStore) -> None:
-    store = UserStore(database, SMALL)
-    store.apply([arrive(make_rows(list(range(18))))])
-    store.clear_if_complete(0, "ann", "v1")
-    assert len(store.dirty_marks(0)) == 1, "work is left"
-    store.put_summary(0, "ann", summary_at(6), 0, 0)
-    assert store.mark_dirty(0, "ann")
-    assert not store.mark_dirty(0, "ann"), "owed already"
-    store.clear_if_complete(0, "ann", "v2")
-    assert len(store.dirty_marks(0)) == 1, "another bundle's work is left"
-    store.clear_if_complete(0, "ann", "v1")
-    assert store.dirty_marks(0) == []
+    store = UserStore(database, SMALL, 0)
+    store.apply(arrive(make_rows(list(range(18)))))
+    store.clear_if_complete("ann", "v1")
+    assert len(store.dirty_marks()) == 1, "work is left"
+    store.put_summary("ann", summary_at(6), 0, 0)
+    assert store.mark_dirty("ann")
+    assert not store.mark_dirty("ann"), "owed already"
+    store.clear_if_complete("ann", "v2")
+    assert len(store.dirty_marks()) == 1, "another bundle's work is left"
+    store.clear_if_complete("ann", "v1")
+    assert store.dirty_marks() == []

@@ -13,10 +13,10 @@ from aiokafka.admin import AIOKafkaAdminClient, RecordsToDelete
 
 from protos.interaction_pb2 import Interaction
 from services.local_kafka import RunningKafka
+from state.partition_stores import PartitionStores
 from state.rocks_config import RocksConfig
-from state.rocks_store import RocksStore
+from state.rocks_store import RocksMemory, RocksStore
 from state.segments import HistoryConfig
-from state.user_store import UserStore
 from stream.consumer import ConsumerConfig, InteractionConsumer
 from stream.dead_letters import CUT_FROM, REASON, SOURCE_OFFSET, DeadLetters
 from stream.decode import Decoder, DecoderConfig, Rejected
@@ -61,18 +61,18 @@ class Node:
 
     def __init__(self, bootstrap: str, topics: TopicsConfig, path: Path, group: str) -> None:
         self.topics = topics
-        self.database = RocksStore(path, RocksConfig())
-        self.store = UserStore(self.database, SMALL)
+        memory = RocksMemory(RocksConfig())
+        self.stores = PartitionStores(lambda n: RocksStore(path / str(n), memory), SMALL)
         self.producer = Producer(bootstrap)
         self.consumer = InteractionConsumer(
-            bootstrap, topics.interactions, ConsumerConfig(group=group), self.store.position
+            bootstrap, topics.interactions, ConsumerConfig(group=group), self.stores
         )
         self.moves = 0
         self.ingest = Ingest(
             self.consumer,
             Decoder(DecoderConfig(), topics.num_partitions),
             DeadLetters(self.producer, topics.interactions, topics.dead_letters),
-            self.store,
+            self.stores,
             self.count_move,
         )
 
@@ -81,7 +81,9 @@ class Node:
 
     def items(self, user: str) -> list[int]:
         partition = partition_of(user, self.topics.num_partitions)
-        stored = self.store.read_user(partition, user, "")
+        if partition not in self.stores.partitions():
+            return []
+        stored = self.stores.get(partition).read_user(user, "")
         return [] if stored is None else stored.decode(user).rows["item_id"].tolist()
 
     def applied(self) -> int:
@@ -103,7 +105,7 @@ async def running(node: Node) -> AsyncIterator[asyncio.Task[None]]:
             node.ingest.stop()
             await asyncio.gather(task, return_exceptions=True)
             await node.consumer.stop()
-            node.database.close()
+            node.stores.close_all()
 
 
 @pytest.fixture

@@ -1,0 +1,62 @@
+"""The partitions that this node has open, one database each."""
+
+import threading
+from collections.abc import Callable
+
+from state.errors import StoreClosed
+from state.key_value_store import KeyValueStore
+from state.segments import HistoryConfig
+from state.user_store import DEFAULT_CACHED_USERS, UserStore
+
+
+class PartitionStores:
+    """Opens and closes the stores of partitions as the node gets and loses them. Thread-safe."""
+
+    def __init__(
+        self,
+        open_database: Callable[[int], KeyValueStore],
+        history: HistoryConfig,
+        max_cached_users: int = DEFAULT_CACHED_USERS,
+    ) -> None:
+        """`open_database` opens or creates the database of a partition; `max_cached_users` is per partition."""
+        self.history = history
+        self._open_database = open_database
+        self._max_cached_users = max_cached_users
+        self._stores: dict[int, UserStore] = {}
+        self._lock = threading.Lock()
+
+    def open(self, partition: int) -> UserStore:
+        """The store of a partition, opened if it is not. Raises StateError."""
+        with self._lock:
+            if partition not in self._stores:
+                database = self._open_database(partition)
+                try:
+                    store = UserStore(database, self.history, partition, self._max_cached_users)
+                except BaseException:
+                    database.close()
+                    raise
+                self._stores[partition] = store
+            return self._stores[partition]
+
+    def get(self, partition: int) -> UserStore:
+        """The open store of a partition. Raises StoreClosed when it is not."""
+        try:
+            return self._stores[partition]
+        except KeyError:
+            raise StoreClosed(f"partition {partition} is not open on this node") from None
+
+    def partitions(self) -> list[int]:
+        """What is open, in order."""
+        return sorted(self._stores)
+
+    def close(self, partition: int) -> None:
+        """Close a partition's store; nothing happens where it is not open."""
+        with self._lock:
+            store = self._stores.pop(partition, None)
+        if store is not None:
+            store.close()
+
+    def close_all(self) -> None:
+        """Close every store."""
+        for partition in self.partitions():
+            self.close(partition)
