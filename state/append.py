@@ -10,10 +10,10 @@ import numpy as np
 import numpy.typing as npt
 
 from state import keys
-from state.chunk_codec import encode_rows
+from state.chunk_codec import encode_records
 from state.head_codec import MAX_OPEN, encode_heads
 from state.head_table import HeadTable
-from state.interaction import Rows
+from state.interaction import INTERACTION, Rows
 from state.key_value_store import Batch, Family
 from state.segments import HistoryConfig
 
@@ -50,8 +50,7 @@ def append_newer(
     chosen = np.flatnonzero(simple)
     total = table.heads["num_open"][grouped.slots[chosen]] + grouped.counts[chosen]
     _open(table, grouped, chosen[total <= MAX_OPEN])
-    for user in chosen[total > MAX_OPEN].tolist():
-        _close_block(table, grouped, user, batch)
+    _close_blocks(table, grouped, chosen[total > MAX_OPEN], batch)
     _move_meta(table, grouped, chosen)
     written = grouped.slots[chosen]
     head_keys = [table.key(slot) for slot in written.tolist()]
@@ -118,19 +117,32 @@ def _open(table: HeadTable, grouped: _Grouped, users: npt.NDArray[np.int64]) -> 
     table.heads["num_open"][slots] = first + counts
 
 
-def _close_block(table: HeadTable, grouped: _Grouped, user: int, batch: Batch) -> None:
-    """The open rows of one user and its new ones become a block of the tail."""
-    slot, start = grouped.slots[user], grouped.starts[user]
-    head = table.heads[slot]
-    num_open = int(head["num_open"])
-    rows = np.concatenate(
-        [head["open"][:num_open], grouped.rows[start : start + grouped.counts[user]]]
-    )
-    prefix = table.key(slot)[: -len(keys.HEAD)]
-    position = int(head["meta"]["length"]) - num_open
-    batch.put(Family.USERS, keys.tail_key(prefix, position), encode_rows(rows, as_records=True))
-    head["num_open"] = 0
-    head["meta"]["tail_blocks"] += 1
+def _close_blocks(
+    table: HeadTable, grouped: _Grouped, users: npt.NDArray[np.int64], batch: Batch
+) -> None:
+    """The open rows of each of `users` and its new ones become a block of the tail."""
+    slots = grouped.slots[users]
+    heads, size = table.heads[slots], INTERACTION.itemsize
+    num_open = heads["num_open"].astype(np.int64)
+    old_records, new_records = heads["open"].tobytes(), grouped.rows.tobytes()
+    for nth, (slot, user, count, position) in enumerate(
+        zip(
+            slots.tolist(),
+            users.tolist(),
+            num_open.tolist(),
+            (heads["meta"]["length"] - num_open).tolist(),
+            strict=True,
+        )
+    ):
+        old, new = nth * MAX_OPEN * size, int(grouped.starts[user]) * size
+        block = encode_records(
+            old_records[old : old + count * size]
+            + new_records[new : new + int(grouped.counts[user]) * size]
+        )
+        prefix = table.key(slot)[: -len(keys.HEAD)]
+        batch.put(Family.USERS, keys.tail_key(prefix, position), block)
+    table.heads["num_open"][slots] = 0
+    table.heads["meta"]["tail_blocks"][slots] += 1
 
 
 def _move_meta(table: HeadTable, grouped: _Grouped, users: npt.NDArray[np.int64]) -> None:

@@ -27,19 +27,18 @@ _CHECKED = 6  # header bytes covered by the checksum
 _ZSTD_LEVEL = 3
 
 
-def encode_rows(rows: Rows, *, with_hashes: bool = True, as_records: bool = False) -> bytes:
-    """Rows to bytes.
-
-    `with_hashes` keeps what catches producer retries; sealed chunks do without. `as_records` is the quickest, for what
-    is soon written anew; it keeps the hashes.
-    """
-    if as_records:
-        return _sealed(_HAS_HASHES | _AS_RECORDS, len(rows), rows.tobytes())
+def encode_rows(rows: Rows, *, with_hashes: bool) -> bytes:
+    """Rows to bytes. `with_hashes` keeps what catches producer retries; sealed chunks do without."""
     columns = [_column_bytes(rows, name) for name in FEATURE_COLUMNS]
     if with_hashes:
         columns.append(rows["event_hash"].tobytes())
     payload = bytes(cramjam.zstd.compress(b"".join(columns), level=_ZSTD_LEVEL))
     return _sealed(_HAS_HASHES if with_hashes else 0, len(rows), payload)
+
+
+def encode_records(records: bytes) -> bytes:
+    """The bytes of rows to a block, as they are: nothing is quicker, for what is soon written anew."""
+    return _sealed(_HAS_HASHES | _AS_RECORDS, len(records) // INTERACTION.itemsize, records)
 
 
 def _sealed(flags: int, count: int, payload: bytes) -> bytes:

@@ -24,7 +24,7 @@ from state.interaction import (
     check_event_id,
     check_event_time,
     check_user_id,
-    hash_event,
+    hash_events,
 )
 
 _REQUIRED = ("user_id", "item_id", "event_time_ms")
@@ -64,8 +64,7 @@ def read_event_log(path: Path) -> EventLog:
         rows["kinds"] = _kinds(path, table)
     user_ids, user_index = _users(path, table)
     event_ids = _event_ids(path, table, _derived_event_ids(user_ids, user_index, rows))
-    times = rows["event_time_ms"].tolist()
-    rows["event_hash"] = np.fromiter(map(hash_event, event_ids, times), np.uint64, len(times))
+    rows["event_hash"] = hash_events(event_ids, rows["event_time_ms"])
     order = np.argsort(rows["event_time_ms"], kind="stable")
     return EventLog(user_ids, user_index[order], [event_ids[i] for i in order], rows[order])
 

@@ -11,7 +11,8 @@ from state.interaction import Rows
 from state.key_value_store import Family, KeyValueStore
 from state.user_state import UserMeta
 
-_FIRST_ROOM = 1_024
+_SPARE = 1_024
+"""Room beside `max_users` for the users of a poll, before the table grows."""
 
 
 class HeadTable:
@@ -30,9 +31,9 @@ class HeadTable:
         """Forget everything; the store is asked again."""
         self._slot_of: dict[bytes, int] = {}
         self._keys: list[bytes] = []
-        self._used = np.zeros(_FIRST_ROOM, np.int64)
         self._clock = 0
-        self.heads: Heads = np.zeros(_FIRST_ROOM, HEAD)
+        self._used = np.zeros(self._max_users + _SPARE, np.int64)
+        self.heads: Heads = np.zeros(self._max_users + _SPARE, HEAD)
 
     def find(self, users: Sequence[bytes]) -> npt.NDArray[np.int64]:
         """The slot of each user in `heads`; a user of whom nothing is stored has a head of zeros."""
@@ -81,8 +82,8 @@ class HeadTable:
         num_users = len(self._keys)
         kept = np.argsort(self._used[:num_users], kind="stable")[-(self._max_users // 2) :]
         kept.sort()
-        self.heads = self.heads[kept]
-        self._used = self._used[kept]
+        self.heads[: len(kept)] = self.heads[kept]
+        self._used[: len(kept)] = self._used[kept]
         users = list(self._slot_of)
         self._slot_of = {users[old]: new for new, old in enumerate(kept.tolist())}
         self._keys = [self._keys[old] for old in kept.tolist()]

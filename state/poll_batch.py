@@ -129,7 +129,7 @@ class PollBatch:
         else:
             self._put_head(user, replace(meta, tail_blocks=1), empty_rows())
             block_key = keys.tail_key(prefix, meta.tail_start)
-            self.batch.put(Family.USERS, block_key, encode_rows(folded.tail))
+            self.batch.put(Family.USERS, block_key, encode_rows(folded.tail, with_hashes=True))
         for key in old_blocks:
             if key != block_key:
                 self.batch.delete(Family.USERS, key)

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from itertools import takewhile
 
 from state import keys
-from state.chunk_codec import encode_rows
+from state.chunk_codec import encode_records
 from state.head_codec import decode_head
 from state.interaction import Rows
 from state.key_value_store import Cursor, Family, KeyValueStore
@@ -25,7 +25,7 @@ class Head:
         """The whole tail as encoded blocks."""
         if not len(self.open_rows):
             return self.blocks
-        return [*self.blocks, encode_rows(self.open_rows, as_records=True)]
+        return [*self.blocks, encode_records(self.open_rows.tobytes())]
 
 
 def scan_user(store: KeyValueStore, prefix: bytes) -> Cursor:

@@ -4,7 +4,7 @@ import numpy as np
 
 from services.event_producer import produce_events
 from state.event_log import EventLog
-from state.interaction import INTERACTION, hash_event
+from state.interaction import INTERACTION, hash_events
 from stream.producer import Producer
 from stream.topics import TopicsConfig, ensure_topics
 
@@ -25,7 +25,7 @@ def make_log(num_events: int, num_users: int, seed: int = 0) -> EventLog:
     rows["play_time_ms"] = random.integers(0, 60_000, num_events)
     rows["kinds"] = 2
     event_ids = [str(number) for number in range(num_events)]
-    rows["event_hash"] = list(map(hash_event, event_ids, rows["event_time_ms"].tolist()))
+    rows["event_hash"] = hash_events(event_ids, rows["event_time_ms"])
     return EventLog([f"user-{n}" for n in range(num_users)], users, event_ids, rows)
 
 
