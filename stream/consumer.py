@@ -229,7 +229,9 @@ class InteractionConsumer(ConsumerRebalanceListener):  # type: ignore[misc]  # a
             async with asyncio.timeout(_COMMIT_TIMEOUT_S):
                 await self._running.commit(offsets)
         except (KafkaError, TimeoutError) as error:
-            log.warning("offsets not committed (the store keeps the true ones): %r", error)
+            log.warning(
+                "offsets not committed (the store keeps the true ones): %s", type(error).__name__
+            )
             return
         if generation == self._generation:
             self._lease.renew(asked_at_s)

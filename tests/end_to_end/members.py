@@ -5,8 +5,8 @@ import contextlib
 import functools
 import logging
 import multiprocessing
-import os
 import signal
+import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 from multiprocessing.process import BaseProcess
@@ -123,7 +123,8 @@ def _arm(end: End) -> None:
         nonlocal passed
         passed += 1
         if passed == end.nth:
-            os.kill(os.getpid(), end.number)
+            # To this very thread, which otherwise might run on for a moment.
+            signal.pthread_kill(threading.get_ident(), end.number)
 
     setattr(owner, name, _struck(original, strike, behind))
 

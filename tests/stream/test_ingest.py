@@ -3,9 +3,11 @@
 import asyncio
 import contextlib
 import random
+import threading
 import uuid
 from collections.abc import AsyncIterator, Callable, Sequence
 from pathlib import Path
+from unittest.mock import ANY
 
 import pytest
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, ConsumerRecord, TopicPartition
@@ -13,15 +15,17 @@ from aiokafka.admin import AIOKafkaAdminClient, RecordsToDelete
 
 from protos.interaction_pb2 import Interaction
 from services.local_kafka import RunningKafka
+from state.arrivals import Position
 from state.partition_stores import PartitionStores
 from state.rocks_config import RocksConfig
 from state.rocks_store import RocksMemory, RocksStore
 from state.segments import HistoryConfig
 from stream.consumer import ConsumerConfig, InteractionConsumer
 from stream.dead_letters import CUT_FROM, REASON, SOURCE_OFFSET, DeadLetters
-from stream.decode import Decoder, DecoderConfig, Rejected
+from stream.decode import Decoded, Decoder, DecoderConfig, Record, Rejected
 from stream.errors import OffsetUnreachable, TopicMismatch
 from stream.ingest import Ingest
+from stream.phases import Phase
 from stream.producer import Producer, wait_for_delivery
 from stream.topics import TopicsConfig, partition_of
 from tests.state.builders import SMALL, START_MS
@@ -59,18 +63,26 @@ async def produce(
 class Node:
     """The ingest half of a state node on its own store."""
 
-    def __init__(self, bootstrap: str, topics: TopicsConfig, path: Path, group: str) -> None:
+    def __init__(
+        self,
+        bootstrap: str,
+        topics: TopicsConfig,
+        path: Path,
+        group: str,
+        *,
+        accept_hole: bool = False,
+        decoder: Decoder | None = None,
+    ) -> None:
         self.topics = topics
         memory = RocksMemory(RocksConfig())
         self.stores = PartitionStores(lambda n: RocksStore(path / str(n), memory), SMALL)
         self.producer = Producer(bootstrap)
-        self.consumer = InteractionConsumer(
-            bootstrap, topics.interactions, ConsumerConfig(group=group), self.stores
-        )
+        config = ConsumerConfig(group=group, accept_hole=accept_hole)
+        self.consumer = InteractionConsumer(bootstrap, topics.interactions, config, self.stores)
         self.moves = 0
         self.ingest = Ingest(
             self.consumer,
-            Decoder(DecoderConfig(), topics.num_partitions),
+            decoder or Decoder(DecoderConfig(), topics.num_partitions),
             DeadLetters(self.producer, topics.interactions, topics.dead_letters),
             self.stores,
             self.count_move,
@@ -88,6 +100,21 @@ class Node:
 
     def applied(self) -> int:
         return self.ingest.counters["interactions"]
+
+
+class Gate(Decoder):
+    """Lets the first poll wait."""
+
+    def __init__(self) -> None:
+        super().__init__(DecoderConfig(), 3)
+        self.reached, self.opened = threading.Event(), threading.Event()
+        self.partition = -1
+
+    def decode(self, partition: int, records: Sequence[Record]) -> Decoded:
+        self.partition = partition
+        self.reached.set()
+        self.opened.wait(DEADLINE_S)
+        return super().decode(partition, records)
 
 
 @contextlib.asynccontextmanager
@@ -231,7 +258,17 @@ async def test_two_members_share_the_users_and_a_leaver_hands_over(
         await until(lambda: all(stays.items(user) == [1, 2, 3] for user in users))
 
 
-async def test_an_offset_that_retention_overtook_is_refused_with_both_numbers(
+async def lose_to_retention(bootstrap: str, topics: TopicsConfig, before_offset: int) -> int:
+    """Remove the first records of ann's partition; returns the partition."""
+    where = TopicPartition(topics.interactions, partition_of("ann", topics.num_partitions))
+    admin = AIOKafkaAdminClient(bootstrap_servers=bootstrap)
+    await admin.start()
+    await admin.delete_records({where: RecordsToDelete(before_offset=before_offset)})
+    await admin.close()
+    return int(where.partition)
+
+
+async def test_an_offset_that_retention_overtook_is_refused_with_both_numbers_or_accepted(
     kafka: RunningKafka, topics: TopicsConfig, tmp_path: Path, group: str
 ) -> None:
     await produce(kafka.bootstrap, topics.interactions, [event("ann", n) for n in range(5)])
@@ -239,11 +276,7 @@ async def test_an_offset_that_retention_overtook_is_refused_with_both_numbers(
     async with running(node):
         await until(lambda: node.applied() == 5)
     await produce(kafka.bootstrap, topics.interactions, [event("ann", n) for n in range(5, 20)])
-    where = TopicPartition(topics.interactions, partition_of("ann", topics.num_partitions))
-    admin = AIOKafkaAdminClient(bootstrap_servers=kafka.bootstrap)
-    await admin.start()
-    await admin.delete_records({where: RecordsToDelete(before_offset=10)})
-    await admin.close()
+    partition = await lose_to_retention(kafka.bootstrap, topics, before_offset=10)
     again = Node(kafka.bootstrap, topics, tmp_path, group)
     async with running(again) as task:
         async with asyncio.timeout(DEADLINE_S):
@@ -251,6 +284,46 @@ async def test_an_offset_that_retention_overtook_is_refused_with_both_numbers(
                 OffsetUnreachable, match="needs offset 5, but the topic now begins at 10"
             ):
                 await task
+    accepting = Node(kafka.bootstrap, topics, tmp_path, group, accept_hole=True)
+    async with running(accepting):
+        await until(lambda: accepting.applied() == 10)
+        assert accepting.items("ann")[-10:] == list(range(11, 21))
+    after = Node(kafka.bootstrap, topics, tmp_path, group)
+    async with running(after):
+        await until(lambda: after.consumer.phases.in_phase(Phase.READY) == {0, 1, 2})
+        (hole,) = after.stores.get(partition).holes()
+        assert (hole.start_offset, hole.end_offset) == (5, 10)
+
+
+async def test_a_partition_is_ready_once_it_reached_the_end_it_was_given_at(
+    kafka: RunningKafka, topics: TopicsConfig, tmp_path: Path, group: str
+) -> None:
+    await produce(kafka.bootstrap, topics.interactions, [event("ann", n) for n in range(5)])
+    gate = Gate()
+    node = Node(kafka.bootstrap, topics, tmp_path, group, decoder=gate)
+    async with running(node):
+        await until(gate.reached.is_set)
+        assert node.consumer.phases.all()[gate.partition] is Phase.CATCHING_UP
+        assert not node.consumer.phases.all_ready()
+        gate.opened.set()
+        await until(node.consumer.phases.all_ready)
+        assert node.stores.get(gate.partition).position() == Position(5, ANY)
+
+
+async def test_a_marker_of_a_transaction_at_the_end_keeps_nothing_waiting(
+    kafka: RunningKafka, topics: TopicsConfig, tmp_path: Path, group: str
+) -> None:
+    producer = AIOKafkaProducer(bootstrap_servers=kafka.bootstrap, transactional_id=group)
+    await producer.start()
+    async with producer.transaction():
+        key, value = event("ann", 0)
+        partition = partition_of("ann", topics.num_partitions)
+        await producer.send_and_wait(topics.interactions, value, key=key, partition=partition)
+    await producer.stop()
+    node = Node(kafka.bootstrap, topics, tmp_path, group)
+    async with running(node):
+        await until(node.consumer.phases.all_ready)
+        await until(lambda: node.applied() == 1)
 
 
 @pytest.mark.parametrize(
