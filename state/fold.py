@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 import numpy.typing as npt
 
-from state.interaction import Rows, empty_rows, hash_features
+from state.interaction import Rows, empty_rows, hash_features, join_rows
 from state.segments import HistoryConfig
 from state.user_state import UserMeta
 
@@ -106,7 +106,7 @@ def _take_until_seal(
     counted_late = late & new if history.late == "store" else late
     result.late += int(np.count_nonzero(counted_late[:num_taken]))
     if len(chosen):
-        result.tail = _in_event_time_order(np.concatenate([result.tail, arrivals[chosen]]))
+        result.tail = _in_event_time_order(join_rows([result.tail, arrivals[chosen]]))
     return num_taken
 
 

@@ -11,7 +11,8 @@ offset  size  field
 
 import zlib
 from collections.abc import Sequence
-from dataclasses import astuple, fields as fields_of
+from dataclasses import fields as fields_of
+from operator import attrgetter
 
 import numpy as np
 import numpy.typing as npt
@@ -38,6 +39,7 @@ HEAD = np.dtype(
 _CHECKED = 4
 _FIXED = HEAD.itemsize - MAX_OPEN * INTERACTION.itemsize
 _META_NAMES = META.names or ()
+_fields_of = attrgetter(*_META_NAMES)
 _LENGTH = 8 + 8 * _META_NAMES.index("length")
 
 Heads = npt.NDArray[np.void]
@@ -47,7 +49,7 @@ Heads = npt.NDArray[np.void]
 def make_head(meta: UserMeta, open_rows: Rows) -> Heads:
     """The head of one user, as an array of one. At most MAX_OPEN rows."""
     head = np.zeros(1, HEAD)
-    head["meta"] = astuple(meta)
+    head["meta"] = _fields_of(meta)
     head["num_open"] = len(open_rows)
     head["open"][0, : len(open_rows)] = open_rows
     return head

@@ -3,12 +3,10 @@
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-import numpy as np
-
 from state import keys
 from state.chunk_codec import decode_rows
 from state.head_codec import decode_head, stored_length
-from state.interaction import Rows, empty_rows
+from state.interaction import Rows, empty_rows, join_rows
 from state.key_value_store import Family, KeyValueStore
 from state.summary import Summary
 from state.summary_codec import decode_summary
@@ -40,13 +38,13 @@ def inspect_user(store: KeyValueStore, user_id: str) -> UserInspection | None:
         if kind == keys.HEAD:
             inspection.meta, open_rows = decode_head(value)
         elif kind == keys.TAIL:
-            inspection.tail = np.concatenate([inspection.tail, decode_rows(value)])
+            inspection.tail = join_rows([inspection.tail, decode_rows(value)])
         elif kind == keys.CHUNK:
             inspection.num_chunks += 1
         elif kind == keys.SUMMARY:
             summary = decode_summary(value, keys.summary_bundle_version(prefix, key))
             inspection.summaries.append((summary, len(key) + len(value)))
-    inspection.tail = np.concatenate([inspection.tail, open_rows])
+    inspection.tail = join_rows([inspection.tail, open_rows])
     (mark,) = store.get(Family.SYSTEM, [keys.dirty_key(user_id.encode())])
     inspection.dirty = mark is not None
     return inspection if inspection.meta.length else None

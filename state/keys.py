@@ -21,6 +21,7 @@ Family `system`:
 import struct
 
 _LENGTH = struct.Struct(">H")
+_LENGTHS = [_LENGTH.pack(length) for length in range(1 << 10)]  # four times what a user id may have
 _POSITION = struct.Struct(">Q")
 
 HEAD, TAIL, CHUNK, SUMMARY = b"\x01", b"\x02", b"\x03", b"\x05"
@@ -33,7 +34,7 @@ _HOLE = b"hole"
 
 def user_prefix(user: bytes) -> bytes:
     """What every key of a user (id in UTF-8) begins with; never the beginning of another user's."""
-    return _LENGTH.pack(len(user)) + user
+    return _LENGTHS[len(user)] + user
 
 
 def chunk_key(prefix: bytes, position: int) -> bytes:

@@ -13,7 +13,7 @@ from state.chunk_codec import decode_rows, encode_rows
 from state.fold import Fold, fold
 from state.head_codec import MAX_OPEN, encode_heads, meta_of
 from state.head_table import HeadTable
-from state.interaction import Rows, empty_rows
+from state.interaction import Rows, empty_rows, join_rows
 from state.key_value_store import Batch, Family, KeyValueStore
 from state.segments import HistoryConfig
 from state.user_records import read_chunks, read_tail_blocks, scan_user
@@ -160,13 +160,13 @@ class PollBatch:
             return meta, open_rows.copy(), []
         cursor = self._store.scan(Family.USERS, prefix + keys.TAIL, keys.after(prefix + keys.TAIL))
         blocks = read_tail_blocks(cursor, prefix)
-        rows = np.concatenate([*(decode_rows(block) for _, block in blocks), open_rows])
+        rows = join_rows([*(decode_rows(block) for _, block in blocks), open_rows])
         return meta, rows, [key for key, _ in blocks]
 
     def _read_sealed(self, prefix: bytes, meta: UserMeta) -> Rows:
         cursor = scan_user(self._store, prefix)
         chunks = read_chunks(cursor, prefix, meta.first_position, meta.tail_start)
-        return np.concatenate([empty_rows(), *map(decode_rows, chunks)])
+        return join_rows(map(decode_rows, chunks))
 
 
 def _forgotten(meta: UserMeta, deletions: list[Deletion]) -> UserMeta:

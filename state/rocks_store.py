@@ -177,13 +177,14 @@ class _RocksCursor:
         return self
 
     def __next__(self) -> tuple[bytes, bytes]:
-        with _store_errors(self._path):
-            if not self._iterator.valid():
-                self._iterator.status()
-                raise StopIteration
-            pair: tuple[bytes, bytes] = (self._iterator.key(), self._iterator.value())
-            self._iterator.next()
+        iterator = self._iterator
+        if iterator.valid():  # a step that fails makes it invalid, and status tells
+            pair: tuple[bytes, bytes] = (iterator.key(), iterator.value())
+            iterator.next()
             return pair
+        with _store_errors(self._path):
+            iterator.status()
+        raise StopIteration
 
 
 def _options(memory: RocksMemory) -> Options:

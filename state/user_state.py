@@ -2,10 +2,8 @@
 
 from dataclasses import dataclass
 
-import numpy as np
-
 from state.chunk_codec import decode_rows
-from state.interaction import Rows
+from state.interaction import Rows, join_rows
 from state.segments import HistoryConfig
 from state.summary import Summary
 
@@ -68,7 +66,7 @@ class StoredUser:
     def decode(self, user_id: str) -> UserState:
         """Rows instead of bytes. Raises CorruptValue or UnknownFormat."""
         blocks = [decode_rows(block) for block in (*self.chunks, *self.tail)]
-        return UserState(user_id, self.meta, np.concatenate(blocks), self.summary)
+        return UserState(user_id, self.meta, join_rows(blocks), self.summary)
 
 
 @dataclass(frozen=True)

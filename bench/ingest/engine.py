@@ -39,45 +39,51 @@ def bare(bootstrap: str, topics: TopicsConfig, num_events: int, _: Path) -> floa
 
 
 def gemstream(bootstrap: str, topics: TopicsConfig, num_events: int, directory: Path) -> float:
-    """The state node's own ingest, parts as wired."""
+    """The state node's own ingest, with its settings."""
     from services.settings import StateNodeConfig
+    from services.state_node import relax_collector
     from state.partition_stores import PartitionStores
     from state.rocks_config import RocksConfig
     from state.rocks_store import RocksMemory, RocksStore
     from state.segments import HistoryConfig
+
+    relax_collector()
+    memory = RocksMemory(RocksConfig())
+    stores = PartitionStores(
+        lambda partition: RocksStore(directory / str(partition), memory),
+        HistoryConfig(),
+        StateNodeConfig().max_cached_users // topics.num_partitions,
+    )
+    try:
+        return asyncio.run(_ingest(bootstrap, topics, num_events, stores))
+    finally:
+        stores.close_all()
+
+
+async def _ingest(bootstrap: str, topics: TopicsConfig, num_events: int, stores: Any) -> float:
     from stream.consumer import ConsumerConfig, InteractionConsumer
     from stream.dead_letters import DeadLetters
     from stream.decode import Decoder, DecoderConfig
     from stream.ingest import Ingest
     from stream.producer import Producer
 
-    async def run() -> float:
-        memory = RocksMemory(RocksConfig())
-        stores = PartitionStores(
-            lambda partition: RocksStore(directory / str(partition), memory),
-            HistoryConfig(),
-            StateNodeConfig().max_cached_users // topics.num_partitions,
-        )
-        consumer = InteractionConsumer(
-            bootstrap, topics.interactions, ConsumerConfig(group="bench"), stores
-        )
-        async with Producer(bootstrap) as producer:
-            letters = DeadLetters(producer, topics.interactions, topics.dead_letters)
-            decoder = Decoder(DecoderConfig(), topics.num_partitions)
-            ingest = Ingest(consumer, decoder, letters, stores, lambda: None)
-            await consumer.start()
-            start = time.perf_counter()
-            task = asyncio.create_task(ingest.run())
-            while ingest.counters["interactions"] < num_events and not task.done():
-                await asyncio.sleep(0.02)
-            seconds = time.perf_counter() - start
-            ingest.stop()
-            await task
-            await consumer.stop()
-        stores.close_all()
-        return seconds
-
-    return asyncio.run(run())
+    consumer = InteractionConsumer(
+        bootstrap, topics.interactions, ConsumerConfig(group="bench"), stores
+    )
+    async with Producer(bootstrap) as producer:
+        letters = DeadLetters(producer, topics.interactions, topics.dead_letters)
+        decoder = Decoder(DecoderConfig(), topics.num_partitions)
+        ingest = Ingest(consumer, decoder, letters, stores, lambda: None)
+        await consumer.start()
+        start = time.perf_counter()
+        task = asyncio.create_task(ingest.run())
+        while ingest.counters["interactions"] < num_events and not task.done():
+            await asyncio.sleep(0.02)
+        seconds = time.perf_counter() - start
+        ingest.stop()
+        await task
+        await consumer.stop()
+    return seconds
 
 
 def faust_table(bootstrap: str, topics: TopicsConfig, num_events: int, directory: Path) -> float:
