@@ -102,7 +102,7 @@ class StoreDescription(_message.Message):
     def __init__(self, partitions: _Optional[_Iterable[_Union[PartitionDescription, _Mapping]]] = ..., disk_bytes: _Optional[int] = ..., dirty_users: _Optional[int] = ..., counters: _Optional[_Mapping[str, int]] = ..., recent_len: _Optional[int] = ..., mid_term_len: _Optional[int] = ..., chunk_len: _Optional[int] = ..., max_history: _Optional[int] = ...) -> None: ...
 
 class PartitionDescription(_message.Message):
-    __slots__ = ("partition", "next_offset", "users", "owned", "end_offset", "phase", "holes")
+    __slots__ = ("partition", "next_offset", "users", "owned", "end_offset", "phase", "holes", "lag_records", "lag_s")
     PARTITION_FIELD_NUMBER: _ClassVar[int]
     NEXT_OFFSET_FIELD_NUMBER: _ClassVar[int]
     USERS_FIELD_NUMBER: _ClassVar[int]
@@ -110,6 +110,8 @@ class PartitionDescription(_message.Message):
     END_OFFSET_FIELD_NUMBER: _ClassVar[int]
     PHASE_FIELD_NUMBER: _ClassVar[int]
     HOLES_FIELD_NUMBER: _ClassVar[int]
+    LAG_RECORDS_FIELD_NUMBER: _ClassVar[int]
+    LAG_S_FIELD_NUMBER: _ClassVar[int]
     partition: int
     next_offset: int
     users: int
@@ -117,7 +119,9 @@ class PartitionDescription(_message.Message):
     end_offset: int
     phase: str
     holes: _containers.RepeatedCompositeFieldContainer[Hole]
-    def __init__(self, partition: _Optional[int] = ..., next_offset: _Optional[int] = ..., users: _Optional[int] = ..., owned: _Optional[bool] = ..., end_offset: _Optional[int] = ..., phase: _Optional[str] = ..., holes: _Optional[_Iterable[_Union[Hole, _Mapping]]] = ...) -> None: ...
+    lag_records: int
+    lag_s: float
+    def __init__(self, partition: _Optional[int] = ..., next_offset: _Optional[int] = ..., users: _Optional[int] = ..., owned: _Optional[bool] = ..., end_offset: _Optional[int] = ..., phase: _Optional[str] = ..., holes: _Optional[_Iterable[_Union[Hole, _Mapping]]] = ..., lag_records: _Optional[int] = ..., lag_s: _Optional[float] = ...) -> None: ...
 
 class Hole(_message.Message):
     __slots__ = ("start_offset", "end_offset", "accepted_at_ms")

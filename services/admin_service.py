@@ -17,6 +17,7 @@ from state.partition_stores import PartitionStores
 from state.user_store import UserStore
 from stream.errors import StreamError
 from stream.phases import Phase
+from stream.progress import PartitionProgress
 from stream.topics import partition_of
 
 Context = grpc.aio.ServicerContext[Any, Any]
@@ -32,7 +33,7 @@ class NodeView:
     num_partitions: int
     phases: Callable[[], Mapping[int, Phase]]
     """Of every assigned partition."""
-    end_offset: Callable[[int], int | None]
+    progress: Callable[[int], PartitionProgress]
     counters: Mapping[str, int]
     delete_user: Callable[[str], Awaitable[None]]
     """Puts a deletion into the log. Raises StreamError."""
@@ -120,14 +121,16 @@ class AdminService(admin_pb2_grpc.AdminServiceServicer):
         )
 
     def _describe_partition(self, store: UserStore) -> admin_pb2.PartitionDescription:
-        position, end_offset = store.position(), self._node.end_offset(store.partition)
+        position, progress = store.position(), self._node.progress(store.partition)
         phase = self._node.phases().get(store.partition)
         return admin_pb2.PartitionDescription(
             partition=store.partition,
             next_offset=position.next_offset if position else 0,
             users=sum(1 for _ in users_of(store.database)),
             owned=phase is not None,
-            end_offset=-1 if end_offset is None else end_offset,
+            end_offset=-1 if progress.end_offset is None else progress.end_offset,
+            lag_records=progress.lag_records,
+            lag_s=progress.lag_s,
             phase=phase.value if phase else "closing",
             holes=[
                 admin_pb2.Hole(

@@ -48,6 +48,7 @@ class CompressionWorker:
         self._owners: dict[str, StateClient] = {}
         self._resources = AsyncExitStack()
         self.counters: Counter[str] = Counter()
+        self.jobs_in_hand = 0
 
     async def close(self) -> None:
         """Close the connections to owners."""
@@ -55,7 +56,11 @@ class CompressionWorker:
 
     async def compress(self, jobs: Sequence[CompressionJob]) -> None:
         """Bring every job's user up to its boundary. A user that fails is logged and left to the next job."""
-        await asyncio.gather(*(self._compress_or_log(job) for job in jobs))
+        self.jobs_in_hand += len(jobs)
+        try:
+            await asyncio.gather(*(self._compress_or_log(job) for job in jobs))
+        finally:
+            self.jobs_in_hand -= len(jobs)
 
     async def _compress_or_log(self, job: CompressionJob) -> None:
         async with self._slots:

@@ -24,7 +24,7 @@ def check_before_start(settings: Settings, roles: Sequence[str]) -> None:
             f"no bundle at {settings.bundle}: train one with `gemstream train`, name another with --bundle, "
             "or run without a network: `gemstream up --role state-node`"
         )
-    for address in _addresses(settings, roles):
+    for address in [*_addresses(settings, roles), *_metrics_addresses(settings, roles)]:
         _check_free(address)
 
 
@@ -68,6 +68,15 @@ def _addresses(settings: Settings, roles: Sequence[str]) -> list[str]:
         "inference-node": settings.inference_node.listen,
     }
     return [listening[role] for role in roles if role in listening]
+
+
+def _metrics_addresses(settings: Settings, roles: Sequence[str]) -> list[str]:
+    listening = {
+        "state-node": settings.state_node.metrics_listen,
+        "compression-worker": settings.compression_worker.metrics_listen,
+        "inference-node": settings.inference_node.metrics_listen,
+    }
+    return [address for role in roles if (address := listening[role])]
 
 
 def _check_free(address: str) -> None:

@@ -1,6 +1,8 @@
 """A gRPC server as every role wants it: health, reflection, one table of status codes, graceful stop."""
 
+import asyncio
 import logging
+import time
 from collections.abc import Sequence
 from typing import Any
 
@@ -10,6 +12,7 @@ from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
 from services.errors import CannotListen, InvalidRequest, NotFound, Unreachable
+from services.request_stats import RequestStats
 from state.errors import InvalidInteraction, StoreClosed
 
 log = logging.getLogger(__name__)
@@ -40,7 +43,10 @@ class GrpcServer:
         """`service_names` are the full names that health and reflection know."""
         self._listen = listen
         self._names = ["", *service_names]
-        self.server = grpc.aio.server(interceptors=[_ErrorTable()], options=_OPTIONS)
+        self.requests = RequestStats()
+        self.serving = False
+        """What health checks answer."""
+        self.server = grpc.aio.server(interceptors=[_ErrorTable(self.requests)], options=_OPTIONS)
         self._health = health.aio.HealthServicer()
         health_pb2_grpc.add_HealthServicer_to_server(self._health, self.server)
         reflection.enable_server_reflection(
@@ -63,6 +69,7 @@ class GrpcServer:
 
     async def set_serving(self, serving: bool) -> None:
         """What health checks answer from now on."""
+        self.serving = serving
         status = (
             health_pb2.HealthCheckResponse.SERVING
             if serving
@@ -73,12 +80,16 @@ class GrpcServer:
 
     async def stop(self) -> None:
         """Say NOT_SERVING, let calls finish, then stop."""
+        self.serving = False
         await self._health.enter_graceful_shutdown()
         await self.server.stop(_STOP_GRACE_S)
 
 
 class _ErrorTable(grpc.aio.ServerInterceptor):
-    """Turns the errors that handlers raise into status codes."""
+    """Turns the errors that handlers raise into status codes, and counts the answers."""
+
+    def __init__(self, requests: RequestStats) -> None:
+        self._requests = requests
 
     async def intercept_service(
         self, continuation: Any, handler_call_details: grpc.HandlerCallDetails
@@ -88,18 +99,27 @@ class _ErrorTable(grpc.aio.ServerInterceptor):
         if handler is None or handler.unary_unary is None:
             return handler
 
+        method = handler_call_details.method
+
         async def answer(request: Any, context: grpc.aio.ServicerContext[Any, Any]) -> Any:
+            started_s, code = time.perf_counter(), grpc.StatusCode.OK
             try:
                 return await handler.unary_unary(request, context)
             except tuple(STATUS_OF) as error:
-                await context.abort(_status_of(error), str(error))
+                code = _status_of(error)
+                await context.abort(code, str(error))
+            except asyncio.CancelledError:
+                code = grpc.StatusCode.CANCELLED
+                raise
             except grpc.aio.AbortError:
+                code = grpc.StatusCode.UNKNOWN
                 raise
             except Exception:
-                log.exception("%s failed", handler_call_details.method)
-                await context.abort(
-                    grpc.StatusCode.INTERNAL, "internal error; see the server's log"
-                )
+                log.exception("%s failed", method)
+                code = grpc.StatusCode.INTERNAL
+                await context.abort(code, "internal error; see the server's log")
+            finally:
+                self._requests.count(method, code.name, time.perf_counter() - started_s)
 
         return grpc.unary_unary_rpc_method_handler(
             answer, handler.request_deserializer, handler.response_serializer

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 from services.clients import StateClient
 from services.grpc_server import GrpcServer
+from services.http_server import HttpServer
 
 
 @dataclass(frozen=True)
@@ -13,11 +14,13 @@ class InferenceNode:
 
     server: GrpcServer
     users: StateClient
+    endpoints: HttpServer
 
     async def run(self, stop: asyncio.Event) -> None:
         """Serve until `stop` is set, then let calls finish. Raises CannotListen."""
         async with self.users:
-            await self.server.start()
-            await self.server.set_serving(True)
-            await stop.wait()
-            await self.server.stop()
+            with self.endpoints:
+                await self.server.start()
+                await self.server.set_serving(True)
+                await stop.wait()
+                await self.server.stop()

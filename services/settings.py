@@ -13,6 +13,7 @@ from stream.compression_jobs import DispatchConfig
 from stream.consumer import ConsumerConfig
 from stream.decode import DecoderConfig
 from stream.topics import TopicsConfig
+from stream.watchdog import LivenessConfig
 
 KAFKA_VARIABLE = "GEMSTREAM_KAFKA"
 
@@ -24,6 +25,8 @@ class StateNodeConfig:
     listen: str = "127.0.0.1:50051"
     advertise: str | None = None
     """host:port for other machines; the listening address when not given."""
+    metrics_listen: str = "127.0.0.1:9101"
+    """Serves /metrics, /healthz and /readyz over HTTP; port 0 takes any, an empty address serves nothing."""
     erase_interval_s: float = 10.0
     """How soon a deleted user leaves the files on disk, too."""
     max_cached_users: int = 131_072
@@ -34,6 +37,7 @@ class StateNodeConfig:
         _check_address("listen", self.listen)
         if self.advertise is not None:
             _check_address("advertise", self.advertise)
+        _check_metrics_address(self.metrics_listen)
         if self.erase_interval_s <= 0:
             raise ConfigError(f"erase_interval_s is {self.erase_interval_s}; it must be above 0")
         if self.max_cached_users < 0:
@@ -55,11 +59,14 @@ class InferenceNodeConfig:
     """After that a request is answered with popular items, marked as such."""
     beam_width: int = 32
     num_threads: int = 2
+    metrics_listen: str = "127.0.0.1:9102"
+    """As a state node's."""
 
     def __post_init__(self) -> None:
         """Check addresses and limits."""
         _check_address("listen", self.listen)
         _check_address("state_address", self.state_address)
+        _check_metrics_address(self.metrics_listen)
         if not 1 <= self.beam_width <= 1_000:
             raise ConfigError(f"beam_width is {self.beam_width}; it must be 1 to 1000")
         if self.num_threads < 1:
@@ -80,12 +87,15 @@ class CompressionWorkerConfig:
     max_chunks: int = 64
     """Chunks pulled in one call; a longer way is gone in steps."""
     num_threads: int = 1
+    metrics_listen: str = "127.0.0.1:9103"
+    """As a state node's."""
 
     def __post_init__(self) -> None:
         """Check the limits."""
         for name in ("max_batch", "concurrency", "max_chunks", "num_threads"):
             if getattr(self, name) < 1:
                 raise ConfigError(f"{name} is {getattr(self, name)}; it must be at least 1")
+        _check_metrics_address(self.metrics_listen)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -102,6 +112,7 @@ class Settings:
     decoder: DecoderConfig = field(default_factory=DecoderConfig)
     consumer: ConsumerConfig = field(default_factory=ConsumerConfig)
     dispatch: DispatchConfig = field(default_factory=DispatchConfig)
+    liveness: LivenessConfig = field(default_factory=LivenessConfig)
     state_node: StateNodeConfig = field(default_factory=StateNodeConfig)
     inference_node: InferenceNodeConfig = field(default_factory=InferenceNodeConfig)
     compression_worker: CompressionWorkerConfig = field(default_factory=CompressionWorkerConfig)
@@ -131,8 +142,21 @@ def _read_settings(path: Path) -> Settings:
 
 
 def _check_address(name: str, address: str) -> None:
-    host, _, port = address.rpartition(":")
-    if not host or not (port.isascii() and port.isdigit()) or not 1 <= int(port) <= 65_535:
+    if not _is_address(address, lowest_port=1):
         raise ConfigError(
             f"{name} is {address!r}; it must be host:port with a port of 1 to 65535, such as 127.0.0.1:50051"
         )
+
+
+def _check_metrics_address(address: str) -> None:
+    if address and not _is_address(address, lowest_port=0):
+        raise ConfigError(
+            f"metrics_listen is {address!r}; it must be host:port such as 127.0.0.1:9101, with port 0 for any free one, "
+            'or "" for none'
+        )
+
+
+def _is_address(address: str, *, lowest_port: int) -> bool:
+    host, _, port = address.rpartition(":")
+    is_number = port.isascii() and port.isdigit()
+    return bool(host) and is_number and lowest_port <= int(port) <= 65_535

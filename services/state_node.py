@@ -7,6 +7,7 @@ from contextlib import AsyncExitStack
 from dataclasses import dataclass
 
 from services.grpc_server import GrpcServer
+from services.http_server import HttpServer
 from services.stopping import unless_stopped
 from state.errors import StoreClosed
 from state.partition_stores import PartitionStores
@@ -15,6 +16,7 @@ from stream.consumer import InteractionConsumer
 from stream.ingest import Ingest
 from stream.phases import Phase
 from stream.producer import Producer
+from stream.watchdog import Watchdog
 
 log = logging.getLogger(__name__)
 
@@ -66,6 +68,8 @@ class StateNode:
     dispatcher: JobDispatcher
     eraser: Eraser
     stores: PartitionStores
+    watchdog: Watchdog
+    endpoints: HttpServer
 
     async def run(self, stop: asyncio.Event) -> None:
         """Run until `stop` is set or a part fails; then stop in order.
@@ -75,6 +79,7 @@ class StateNode:
         """
         relax_collector()
         async with AsyncExitStack() as stack:
+            stack.enter_context(self.endpoints)
             stack.callback(self.stores.close_all)
             await stack.enter_async_context(self.producer)
             stack.push_async_callback(self.consumer.stop)
@@ -99,6 +104,7 @@ class StateNode:
             asyncio.create_task(self.dispatcher.run(self.served)),
             asyncio.create_task(self.eraser.run()),
             asyncio.create_task(self._report_readiness()),
+            asyncio.create_task(self.watchdog.run()),
             asyncio.create_task(stop.wait()),
         ]
         await asyncio.wait([ingest, *others], return_when=asyncio.FIRST_COMPLETED)

@@ -15,12 +15,14 @@ from services.compression_worker import CompressionWorker
 from services.errors import SettingsError
 from services.grpc_server import GrpcServer
 from services.inference_node import InferenceNode
+from services.metrics import CompressionCollector, Metrics, RequestCollector, StateNodeCollector
 from services.node_identity import node_identity
 from services.recommender_service import RecommenderService
 from services.settings import Settings
 from services.state_node import Eraser, StateNode
 from services.state_service import StateService
 from services.stopping import unless_stopped
+from services.watch_endpoints import always_alive, watch_endpoints
 from state.partition_stores import PartitionStores
 from state.rocks_store import RocksMemory, RocksStore
 from state.segments import HistoryConfig
@@ -32,6 +34,7 @@ from stream.deletions import send_deletion
 from stream.ingest import Ingest
 from stream.producer import Producer
 from stream.topics import ensure_topics
+from stream.watchdog import Watchdog
 
 log = logging.getLogger(__name__)
 
@@ -71,14 +74,23 @@ async def run_compression_worker(settings: Settings, stop: asyncio.Event) -> Non
         ),
         worker.compress,
     )
-    await unless_stopped(app.start(), stop)
-    log.info("compressing with bundle %s", bundle.version)
-    crashed, stopping = asyncio.create_task(app.wait()), asyncio.create_task(stop.wait())
-    await asyncio.wait([crashed, stopping], return_when=asyncio.FIRST_COMPLETED)
-    stopping.cancel()
-    await app.stop()
-    await worker.close()
-    await crashed
+    metrics = Metrics(CompressionCollector(worker.counters, lambda: worker.jobs_in_hand))
+    endpoints = watch_endpoints(
+        config.metrics_listen,
+        "compression_worker.metrics_listen",
+        metrics,
+        always_alive,
+        lambda: app.is_running,
+    )
+    with endpoints:
+        await unless_stopped(app.start(), stop)
+        log.info("compressing with bundle %s", bundle.version)
+        crashed, stopping = asyncio.create_task(app.wait()), asyncio.create_task(stop.wait())
+        await asyncio.wait([crashed, stopping], return_when=asyncio.FIRST_COMPLETED)
+        stopping.cancel()
+        await app.stop()
+        await worker.close()
+        await crashed
 
 
 async def run_inference_node(settings: Settings, stop: asyncio.Event) -> None:
@@ -101,7 +113,14 @@ async def run_inference_node(settings: Settings, stop: asyncio.Event) -> None:
     )
     add_RecommenderServiceServicer_to_server(service, server.server)
     log.info("recommending with bundle %s", bundle.version)
-    await InferenceNode(server, users).run(stop)
+    endpoints = watch_endpoints(
+        config.metrics_listen,
+        "inference_node.metrics_listen",
+        Metrics(RequestCollector(server.requests)),
+        always_alive,
+        lambda: server.serving,
+    )
+    await InferenceNode(server, users, endpoints).run(stop)
 
 
 ROLES = {
@@ -132,12 +151,31 @@ def _state_node(settings: Settings, bootstrap: str) -> StateNode:
     )
     server = GrpcServer(config.listen, [STATE_SERVICE, ADMIN_SERVICE])
     eraser = Eraser(stores, config.erase_interval_s)
-    node = StateNode(server, producer, consumer, ingest, dispatcher, eraser, stores)
+    watchdog = Watchdog(consumer.progress, consumer.ask_end_offsets, settings.liveness)
+    collector = StateNodeCollector(
+        counters=ingest.counters,
+        polls=ingest.polls,
+        phases=consumer.phases.all,
+        progress=consumer.progress,
+        verdict=watchdog.verdict,
+        stores=stores,
+        dirty_users=lambda: dispatcher.dirty_users,
+    )
+    endpoints = watch_endpoints(
+        config.metrics_listen,
+        "state_node.metrics_listen",
+        Metrics(collector, RequestCollector(server.requests)),
+        watchdog.verdict,
+        lambda: server.serving,
+    )
+    node = StateNode(
+        server, producer, consumer, ingest, dispatcher, eraser, stores, watchdog, endpoints
+    )
     view = NodeView(
         stores,
         topics.num_partitions,
         consumer.phases.all,
-        consumer.end_offset,
+        consumer.progress.of,
         ingest.counters,
         partial(send_deletion, producer, topics.interactions),
     )

@@ -95,6 +95,8 @@ class Applied:
     deletions: int = 0
     replayed: int = 0
     """Interactions at offsets that the store had applied before."""
+    folds: int = 0
+    """Users in a poll whose arrivals were not simply newer, so that their history was folded."""
     sealed_chunks: int = 0
     evicted_chunks: int = 0
     boundary_moves: int = 0

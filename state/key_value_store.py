@@ -53,6 +53,20 @@ class Cursor(Iterator[tuple[bytes, bytes]], Protocol):
         ...
 
 
+@dataclass(frozen=True)
+class StoreFigures:
+    """What a database holds and takes."""
+
+    disk_bytes: int = 0
+    memtable_bytes: int = 0
+    pending_compaction_bytes: int = 0
+    """What compactions are behind by; an estimate."""
+    keys: int = 0
+    """An estimate."""
+    block_cache_bytes: int = 0
+    """Of the cache that all databases of the process share."""
+
+
 class KeyValueStore(Protocol):
     """An ordered map from bytes to bytes per family. Thread-safe; raises StoreError."""
 
@@ -82,6 +96,10 @@ class KeyValueStore(Protocol):
 
     def disk_bytes(self) -> int:
         """Bytes of live files on disk."""
+        ...
+
+    def figures(self) -> StoreFigures:
+        """What it holds and takes now; cheap, whatever its size."""
         ...
 
     def close(self) -> None:
@@ -151,6 +169,10 @@ class MemoryStore:
     def disk_bytes(self) -> int:
         """No disk."""
         return 0
+
+    def figures(self) -> StoreFigures:
+        """See KeyValueStore."""
+        return StoreFigures(keys=sum(map(len, self._families.values())))
 
     def close(self) -> None:
         """Nothing to release."""

@@ -144,6 +144,7 @@ class PollBatch:
             self.batch.delete(Family.USERS, keys.chunk_key(prefix, position))
 
     def _count(self, folded: Fold) -> None:
+        self.applied.folds += 1
         self.applied.interactions += folded.applied
         self.applied.duplicates += folded.duplicates
         self.applied.late += folded.late

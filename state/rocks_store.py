@@ -24,7 +24,7 @@ from rocksdict import (
 )
 
 from state.errors import CorruptValue, StoreClosed, StoreError, StoreLocked
-from state.key_value_store import Batch, Cursor, Family
+from state.key_value_store import Batch, Cursor, Family, StoreFigures
 from state.rocks_config import RocksConfig
 
 
@@ -47,6 +47,7 @@ class RocksStore:
     def __init__(self, path: Path, memory: RocksMemory) -> None:
         """Open or create the database. Raises StoreLocked when another process has it, StoreError otherwise."""
         self._path = path
+        self._memory = memory
         self._idle = threading.Condition()
         self._uses = 0
         self._closed = False
@@ -115,7 +116,21 @@ class RocksStore:
     def disk_bytes(self) -> int:
         """See KeyValueStore."""
         with _store_errors(self._path):
-            return sum(file.stat().st_size for file in self._path.iterdir() if file.is_file())
+            return sum(map(_file_bytes, self._path.iterdir()))
+
+    def figures(self) -> StoreFigures:
+        """See KeyValueStore: RocksDB keeps these numbers anyway."""
+        with self._in_use():
+            return StoreFigures(
+                disk_bytes=self.disk_bytes(),
+                memtable_bytes=self._sum("rocksdb.cur-size-all-mem-tables"),
+                pending_compaction_bytes=self._sum("rocksdb.estimate-pending-compaction-bytes"),
+                keys=self._sum("rocksdb.estimate-num-keys"),
+                block_cache_bytes=self._memory.cache.get_usage(),
+            )
+
+    def _sum(self, name: str) -> int:
+        return sum(family.property_int_value(name) or 0 for family in self._families.values())
 
     def close(self) -> None:
         """See KeyValueStore: waits for calls under way. The lock goes with the last handle."""
@@ -193,6 +208,13 @@ def _options(memory: RocksMemory) -> Options:
     options.set_keep_log_file_num(4)
     options.set_paranoid_checks(True)
     return options
+
+
+def _file_bytes(file: Path) -> int:
+    try:
+        return file.stat().st_size
+    except FileNotFoundError:
+        return 0  # a compaction removed it meanwhile
 
 
 @contextmanager

@@ -76,6 +76,11 @@ class CompressionApp:
         if self._app is not None:
             await self._app.stop()
 
+    @property
+    def is_running(self) -> bool:
+        """Whether it is a member of the group and takes jobs."""
+        return self._app is not None and bool(self._app.started)
+
     async def wait(self) -> None:
         """Return after `stop`. Raises WorkerCrashed when Faust died: end the process then."""
         if self._app is None:

@@ -52,6 +52,8 @@ class JobDispatcher:
         self._config = config
         self._sent_at: dict[str, float] = {}
         self._wake = asyncio.Event()
+        self.dirty_users: int | None = None
+        """Users owed a summary, as of the last round: at most `redispatch_after_s` ago; None before the first."""
 
     def wake(self) -> None:
         """A boundary moved."""
@@ -82,6 +84,7 @@ class JobDispatcher:
     async def _dispatch(self, partitions: set[int]) -> None:
         now = time.monotonic()
         marks = await asyncio.to_thread(self._dirty_marks, partitions)
+        self.dirty_users = len(marks)
         due_before = now - self._config.redispatch_after_s
         deliveries = []
         for mark in marks:

@@ -10,6 +10,7 @@ from aiokafka.errors import KafkaError, NoOffsetForPartitionError, OffsetOutOfRa
 
 from state.errors import ConfigError, StateError
 from state.partition_stores import PartitionStores
+from state.user_store import UserStore
 from stream.errors import (
     BrokerUnavailable,
     LeaseExpired,
@@ -19,6 +20,7 @@ from stream.errors import (
 )
 from stream.lease import Lease
 from stream.phases import Phases
+from stream.progress import Progress
 from stream.start_offset import find_start
 
 log = logging.getLogger(__name__)
@@ -93,6 +95,7 @@ class InteractionConsumer(ConsumerRebalanceListener):  # type: ignore[misc]  # a
         self._consumer: AIOKafkaConsumer | None = None
         self.processing = asyncio.Lock()
         self.phases = Phases()
+        self.progress = Progress()
 
     async def start(self) -> None:
         """Join the group. Raises BrokerUnavailable."""
@@ -177,12 +180,17 @@ class InteractionConsumer(ConsumerRebalanceListener):  # type: ignore[misc]  # a
             return set()
         return {where.partition for where in self._consumer.assignment()}
 
-    def end_offset(self, partition: int) -> int | None:
-        """End of a partition as of the last fetch; None before the first."""
-        if partition not in self.assigned():
-            return None
-        highwater: int | None = self._running.highwater(TopicPartition(self._topic, partition))
-        return highwater
+    async def ask_end_offsets(self) -> dict[int, int]:
+        """Where the log of each assigned partition ends now, before the first open transaction. Raises StreamError.
+
+        During a rebalance those of the last assignment.
+        """
+        asked = [TopicPartition(self._topic, number) for number in self.progress.partitions()]
+        try:
+            ends = await self._running.end_offsets(asked)
+        except KafkaError as error:
+            raise StreamError(f"the ends of {self._topic!r} are not known: {error!r}") from error
+        return {where.partition: offset for where, offset in ends.items()}
 
     async def holds(self, poll: Poll) -> bool:
         """Whether the partitions of `poll` are still this member's, as far as the coordinator confirmed lately.
@@ -242,6 +250,7 @@ class InteractionConsumer(ConsumerRebalanceListener):  # type: ignore[misc]  # a
         self._lease.drop()
         async with self.processing:
             self._positioned.clear()
+            self.progress.revoked()
             log.info("partitions revoked: %s", sorted(where.partition for where in revoked))
 
     async def on_partitions_assigned(self, assigned: Sequence[TopicPartition]) -> None:
@@ -251,6 +260,7 @@ class InteractionConsumer(ConsumerRebalanceListener):  # type: ignore[misc]  # a
         self._generation += 1
         self._lease.renew(self._lease.now_s())
         self.phases.assign(partitions)
+        self.progress.assigned(partitions)
         for partition in set(self._stores.partitions()) - set(partitions):
             await asyncio.to_thread(self._stores.close, partition)
         try:
@@ -282,6 +292,7 @@ class InteractionConsumer(ConsumerRebalanceListener):  # type: ignore[misc]  # a
                 start = await asyncio.to_thread(
                     find_start, store, where.topic, span, accept_hole=self._config.accept_hole
                 )
+                position = await asyncio.to_thread(_next_offset, store)
                 if generation != self._generation:
                     break
                 self._running.seek(where, start)
@@ -289,6 +300,7 @@ class InteractionConsumer(ConsumerRebalanceListener):  # type: ignore[misc]  # a
                 self._starts[where.partition] = start
                 self._positioned.add(where.partition)
                 self.phases.opened(where.partition, ends[where])
+                self.progress.opened(where.partition, max(start, position))
         except (StreamError, StateError) as error:
             self._failure = error
         for partition in set(self._stores.partitions()) - self.assigned():
@@ -299,3 +311,8 @@ class InteractionConsumer(ConsumerRebalanceListener):  # type: ignore[misc]  # a
         if self._consumer is None:
             raise StreamError("the consumer is not started")
         return self._consumer
+
+
+def _next_offset(store: UserStore) -> int:
+    position = store.position()
+    return position.next_offset if position else 0

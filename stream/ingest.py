@@ -5,6 +5,7 @@ import logging
 from bisect import bisect_left
 from collections import Counter
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 
 from state.arrivals import Applied
 from state.partition_stores import PartitionStores
@@ -12,10 +13,26 @@ from stream.consumer import InteractionConsumer, Poll
 from stream.dead_letters import DeadLetters
 from stream.decode import Decoded, Decoder, Record, fingerprint
 from stream.errors import LeaseExpired, OffsetUnreachable
+from stream.histogram import Histogram
 
 log = logging.getLogger(__name__)
 
 _ASK_AGAIN_S = 0.1
+
+_POLL_SIZES = (1, 10, 100, 1_000, 2_000, 5_000, 10_000, 20_000, 50_000, 100_000)
+
+
+@dataclass(frozen=True)
+class PollHistograms:
+    """What each poll that brought something new was like."""
+
+    records: Histogram = field(default_factory=lambda: Histogram(_POLL_SIZES))
+    decode_s: Histogram = field(default_factory=Histogram)
+    write_s: Histogram = field(default_factory=Histogram)
+    """Folding and writing the batches of all partitions in the poll."""
+    flush_s: Histogram = field(default_factory=Histogram)
+    """Until they survive a loss of power."""
+    commit_s: Histogram = field(default_factory=Histogram)
 
 
 class Ingest:
@@ -41,6 +58,8 @@ class Ingest:
         self._on_moved = on_moved
         self._stopping = False
         self.counters: Counter[str] = Counter()
+        """Since the process started."""
+        self.polls = PollHistograms()
         """Since the process started."""
 
     def stop(self) -> None:
@@ -74,6 +93,7 @@ class Ingest:
             if self._consumer.is_current(poll):
                 await self._consumer.renew()
                 self._consumer.phases.applied(poll.positions)
+                self._consumer.progress.applied(poll.positions, _newest_timestamps(poll))
 
     async def _apply_whole(self, poll: Poll) -> bool:
         """The order of effects; returns false where the lease on the partitions ran out before the write.
@@ -83,7 +103,8 @@ class Ingest:
         3. State, offset and dirty marks of a partition in one write batch; then the write-ahead log is synced.
         4. Commit to the group, as a hint.
         """
-        decoded = await asyncio.to_thread(self._decode, poll)
+        with self.polls.decode_s.timing():
+            decoded = await asyncio.to_thread(self._decode, poll)
         if not decoded:
             return True
         await self._dead_letters.write([letter for part in decoded for letter in part.rejected])
@@ -91,9 +112,11 @@ class Ingest:
             applied = await asyncio.to_thread(self._apply, decoded)
         except LeaseExpired:
             return False
-        await self._consumer.commit(
-            {part.arrivals.partition: part.arrivals.position.next_offset for part in decoded}
-        )
+        with self.polls.commit_s.timing():
+            await self._consumer.commit(
+                {part.arrivals.partition: part.arrivals.position.next_offset for part in decoded}
+            )
+        self.polls.records.observe(sum(len(records) for records in poll.records.values()))
         self._count(decoded, applied)
         return True
 
@@ -129,10 +152,12 @@ class Ingest:
     def _apply(self, decoded: Sequence[Decoded]) -> Applied:
         total = Applied()
         stores = [self._stores.get(part.arrivals.partition) for part in decoded]
-        for store, part in zip(stores, decoded, strict=True):
-            total.add(store.apply(part.arrivals, self._consumer.check_lease))
-        for store in stores:
-            store.flush()
+        with self.polls.write_s.timing():
+            for store, part in zip(stores, decoded, strict=True):
+                total.add(store.apply(part.arrivals, self._consumer.check_lease))
+        with self.polls.flush_s.timing():
+            for store in stores:
+                store.flush()
         return total
 
     def _count(self, decoded: Sequence[Decoded], applied: Applied) -> None:
@@ -151,3 +176,7 @@ class Ingest:
                 )
         if applied.boundary_moves:
             self._on_moved()
+
+
+def _newest_timestamps(poll: Poll) -> dict[int, int]:
+    return {partition: records[-1].timestamp for partition, records in poll.records.items()}

@@ -6,12 +6,16 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from prometheus_client.parser import text_string_to_metric_families
 from typer.testing import CliRunner
 
 from model.training.config import TrainConfig
 from services.cli.main import app
 from services.cli.train import read_train_config
+from services.metrics import CompressionCollector, RequestCollector
+from services.request_stats import RequestStats
 from services.settings import Settings, load_settings
+from tests.services.test_metrics import busy_node, expose
 
 ROOT = Path(__file__).parent.parent
 
@@ -48,6 +52,34 @@ def test_commands_of_the_readme_exist() -> None:
     shown = CliRunner().invoke(app, ["--help"]).output
     assert used
     assert [name for name in used if f" {name} " not in shown] == []
+
+
+def test_every_metric_is_documented() -> None:
+    table = (ROOT / "docs/metrics.md").read_text()
+    documented = re.findall(r"^\| `(\w+)` \| (\w+) \| ([\w, ]*)\|", table, re.M)
+    assert sorted(
+        (name, kind, set(labels.replace(",", " ").split())) for name, kind, labels in documented
+    ) == sorted(exposed_metrics())
+
+
+def exposed_metrics() -> list[tuple[str, str, set[str]]]:
+    """Name, type and labels of all of ours, from roles of which everything is known."""
+    requests = RequestStats()
+    requests.count("/a.B/C", "OK", 0.1)
+    collectors = [
+        busy_node(),
+        RequestCollector(requests),
+        CompressionCollector({}, lambda: 0),
+    ]
+    return [
+        (
+            family.name + "_total" * (family.type == "counter"),
+            family.type,
+            {label for sample in family.samples for label in sample.labels} - {"le"},
+        )
+        for family in text_string_to_metric_families(expose(*collectors))
+        if family.name.startswith("gemstream_")
+    ]
 
 
 def test_short_documents_stay_short() -> None:

@@ -31,15 +31,14 @@ def stats(
     print_table(
         f"{users} users, {bytes_text(store.disk_bytes)} on disk, {store.dirty_users} owed a summary; "
         f"recent {store.recent_len}, mid-term up to {store.mid_term_len}, chunks of {store.chunk_len}",
-        ["partition", "phase", "next offset", "behind", "users", "lost offsets"],
+        ["partition", "phase", "next offset", "behind", "for", "users", "lost offsets"],
         [
             (
                 partition.partition,
                 partition.phase,
                 partition.next_offset,
-                "?"
-                if partition.end_offset < 0
-                else max(0, partition.end_offset - partition.next_offset),
+                partition.lag_records if partition.HasField("lag_records") else "?",
+                f"{partition.lag_s:.1f} s" if partition.HasField("lag_s") else "?",
                 partition.users,
                 ", ".join(
                     f"{hole.start_offset} to {hole.end_offset - 1}" for hole in partition.holes

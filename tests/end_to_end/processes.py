@@ -45,6 +45,7 @@ class Deployment:
         self.topics = topics
         self.state = free_address()
         self.recommender = free_address()
+        self.metrics = free_address()
         self.config = directory / "gemstream.toml"
         self.log = directory / "roles.log"
         self.config.write_text(
@@ -53,9 +54,10 @@ class Deployment:
             f'[topics]\ninteractions = "{topics.interactions}"\ndead_letters = "{topics.dead_letters}"\n'
             f'compression_jobs = "{topics.compression_jobs}"\nnum_partitions = {topics.num_partitions}\n'
             f'[consumer]\ngroup = "{topics.interactions}"\nmax_poll_records = 50\n'
-            f'[compression_worker]\ngroup = "{topics.compression_jobs}"\n'
-            f'[state_node]\nlisten = "{self.state}"\n'
+            f'[compression_worker]\ngroup = "{topics.compression_jobs}"\nmetrics_listen = "127.0.0.1:0"\n'
+            f'[state_node]\nlisten = "{self.state}"\nmetrics_listen = "{self.metrics}"\n'
             f'[inference_node]\nlisten = "{self.recommender}"\nstate_address = "{self.state}"\n'
+            'metrics_listen = "127.0.0.1:0"\n'
         )
         self.process: subprocess.Popen[bytes] | None = None
 

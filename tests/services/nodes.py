@@ -23,6 +23,7 @@ from state.summary import Summary
 from state.user_state import UserState
 from state.user_store import UserStore
 from stream.phases import Phase
+from stream.progress import PartitionProgress
 from stream.topics import partition_of
 from tests.state.builders import SMALL, START_MS, make_rows
 
@@ -84,7 +85,7 @@ class FakeOwner:
             self.stores,
             NUM_PARTITIONS,
             lambda: dict.fromkeys(self.assigned, Phase.READY),
-            lambda _: 40,
+            lambda _: PartitionProgress(36, 40, 4, 1.5),
             {"late": 2},
             self.delete,
         )
