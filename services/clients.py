@@ -1,5 +1,7 @@
 """gRPC clients of the state node, and of everything the command line asks."""
 
+from collections.abc import Awaitable, Callable
+from contextlib import AsyncExitStack
 from types import TracebackType
 from typing import Any, Self
 
@@ -12,6 +14,7 @@ from services.errors import InvalidRequest, NotFound, ServiceError, Unreachable
 from services.state_messages import rolled_from_wire, summary_to_wire, user_from_wire
 from state.summary import Summary
 from state.user_state import Rolled, UserState
+from stream.topics import partition_of
 
 _OPTIONS = [
     ("grpc.max_receive_message_length", 16 << 20),
@@ -80,6 +83,48 @@ class StateClient:
         except grpc.RpcError as error:
             raise from_rpc_error(error, self._address) from error
         return reply.stored, reply.complete
+
+
+class RoutedStateClient:
+    """Reads every user from the node that announced to serve its partition. Use as an async context manager."""
+
+    def __init__(
+        self,
+        find_owner: Callable[[int, float], Awaitable[str | None]],
+        num_partitions: int,
+        timeout_s: float,
+    ) -> None:
+        """`find_owner` tells where a partition is served; None when that is not known within some seconds."""
+        self._find_owner = find_owner
+        self._num_partitions = num_partitions
+        self._timeout_s = timeout_s
+        self._clients: dict[str, StateClient] = {}
+        self._stack = AsyncExitStack()
+
+    async def __aenter__(self) -> Self:
+        """Return itself."""
+        return self
+
+    async def __aexit__(
+        self,
+        error_type: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        """Close the channels."""
+        await self._stack.aclose()
+
+    async def read_user(self, user_id: str, bundle_version: str) -> UserState | None:
+        """The user's state; None when there is none. Raises Unreachable."""
+        partition = partition_of(user_id, self._num_partitions)
+        address = await self._find_owner(partition, self._timeout_s)
+        if address is None:
+            raise Unreachable(f"no state node has announced to serve partition {partition}")
+        client = self._clients.get(address)
+        if client is None:
+            client = StateClient(address, self._timeout_s)
+            self._clients[address] = await self._stack.enter_async_context(client)
+        return await client.read_user(user_id, bundle_version)
 
 
 def recommend(

@@ -1,9 +1,10 @@
 """The inference node: serves recommendations until it is told to stop."""
 
 import asyncio
+from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
 
-from services.clients import StateClient
+from services.clients import RoutedStateClient, StateClient
 from services.grpc_server import GrpcServer
 from services.http_server import HttpServer
 
@@ -13,8 +14,10 @@ class InferenceNode:
     """The parts, put together by services/wiring.py."""
 
     server: GrpcServer
-    users: StateClient
+    users: StateClient | RoutedStateClient
     endpoints: HttpServer
+    follow_owners: Callable[[], Coroutine[None, None, None]] | None
+    """Keeps `users` informed who serves whom; None where one address is given."""
 
     async def run(self, stop: asyncio.Event) -> None:
         """Serve until `stop` is set, then let calls finish. Raises CannotListen."""
@@ -22,5 +25,11 @@ class InferenceNode:
             with self.endpoints:
                 await self.server.start()
                 await self.server.set_serving(True)
+                following = (
+                    asyncio.create_task(self.follow_owners()) if self.follow_owners else None
+                )
                 await stop.wait()
                 await self.server.stop()
+                if following is not None:
+                    following.cancel()
+                    await asyncio.gather(following, return_exceptions=True)

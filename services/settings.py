@@ -54,7 +54,8 @@ class InferenceNodeConfig:
     """Where an inference node listens, and how it works."""
 
     listen: str = "127.0.0.1:50052"
-    state_address: str = "127.0.0.1:50051"
+    state_address: str | None = None
+    """The only state node; without it, every partition's owner is found through Kafka."""
     state_timeout_s: float = 1.0
     """After that a request is answered with popular items, marked as such."""
     beam_width: int = 32
@@ -65,7 +66,8 @@ class InferenceNodeConfig:
     def __post_init__(self) -> None:
         """Check addresses and limits."""
         _check_address("listen", self.listen)
-        _check_address("state_address", self.state_address)
+        if self.state_address is not None:
+            _check_address("state_address", self.state_address)
         _check_metrics_address(self.metrics_listen)
         if not 1 <= self.beam_width <= 1_000:
             raise ConfigError(f"beam_width is {self.beam_width}; it must be 1 to 1000")

@@ -14,6 +14,7 @@ from state.partition_stores import PartitionStores
 from stream.compression_jobs import JobDispatcher
 from stream.consumer import InteractionConsumer
 from stream.ingest import Ingest
+from stream.ownership import OwnershipAnnouncer
 from stream.phases import Phase
 from stream.producer import Producer
 from stream.watchdog import Watchdog
@@ -66,6 +67,7 @@ class StateNode:
     consumer: InteractionConsumer
     ingest: Ingest
     dispatcher: JobDispatcher
+    announcer: OwnershipAnnouncer
     eraser: Eraser
     stores: PartitionStores
     watchdog: Watchdog
@@ -102,6 +104,7 @@ class StateNode:
         ingest = asyncio.create_task(self.ingest.run())
         others = [
             asyncio.create_task(self.dispatcher.run(self.served)),
+            asyncio.create_task(self.announcer.run(self.served)),
             asyncio.create_task(self.eraser.run()),
             asyncio.create_task(self._report_readiness()),
             asyncio.create_task(self.watchdog.run()),

@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+from collections.abc import Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
@@ -10,7 +11,7 @@ from protos.admin_pb2_grpc import add_AdminServiceServicer_to_server
 from protos.recommender_pb2_grpc import add_RecommenderServiceServicer_to_server
 from protos.state_pb2_grpc import add_StateServiceServicer_to_server
 from services.admin_service import AdminService, NodeView
-from services.clients import StateClient
+from services.clients import RoutedStateClient, StateClient
 from services.compression_worker import CompressionWorker
 from services.errors import SettingsError
 from services.grpc_server import GrpcServer
@@ -32,6 +33,7 @@ from stream.dead_letters import DeadLetters
 from stream.decode import Decoder
 from stream.deletions import send_deletion
 from stream.ingest import Ingest
+from stream.ownership import Owners, OwnershipAnnouncer
 from stream.producer import Producer
 from stream.topics import ensure_topics
 from stream.watchdog import Watchdog
@@ -102,7 +104,7 @@ async def run_inference_node(settings: Settings, stop: asyncio.Event) -> None:
     _limit_threads(config.num_threads)
     bundle = load_bundle(settings.bundle)
     _check_history(bundle.history, settings)
-    users = StateClient(config.state_address, config.state_timeout_s)
+    users, follow_owners = _users(settings)
     server = GrpcServer(config.listen, [RECOMMENDER_SERVICE])
     service = RecommenderService(
         Recommender(bundle, config.beam_width),
@@ -120,7 +122,7 @@ async def run_inference_node(settings: Settings, stop: asyncio.Event) -> None:
         always_alive,
         lambda: server.serving,
     )
-    await InferenceNode(server, users, endpoints).run(stop)
+    await InferenceNode(server, users, endpoints, follow_owners).run(stop)
 
 
 ROLES = {
@@ -168,8 +170,18 @@ def _state_node(settings: Settings, bootstrap: str) -> StateNode:
         watchdog.verdict,
         lambda: server.serving,
     )
+    announcer = OwnershipAnnouncer(producer, topics.owners, config.address)
     node = StateNode(
-        server, producer, consumer, ingest, dispatcher, eraser, stores, watchdog, endpoints
+        server=server,
+        producer=producer,
+        consumer=consumer,
+        ingest=ingest,
+        dispatcher=dispatcher,
+        announcer=announcer,
+        eraser=eraser,
+        stores=stores,
+        watchdog=watchdog,
+        endpoints=endpoints,
     )
     view = NodeView(
         stores,
@@ -202,6 +214,18 @@ def _consumer(settings: Settings, bootstrap: str, stores: PartitionStores) -> In
     member_id = settings.consumer.member_id or node_identity(settings.data_dir)
     config = replace(settings.consumer, member_id=member_id)
     return InteractionConsumer(bootstrap, settings.topics.interactions, config, stores)
+
+
+def _users(
+    settings: Settings,
+) -> tuple[StateClient | RoutedStateClient, Callable[[], Coroutine[None, None, None]] | None]:
+    """Whom an inference node asks for states, and what keeps it informed: one node, or whoever owns the user."""
+    config, topics = settings.inference_node, settings.topics
+    if config.state_address is not None:
+        return StateClient(config.state_address, config.state_timeout_s), None
+    owners = Owners(_bootstrap(settings), topics)
+    users = RoutedStateClient(owners.find, topics.num_partitions, config.state_timeout_s)
+    return users, owners.run
 
 
 def _bootstrap(settings: Settings) -> str:

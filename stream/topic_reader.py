@@ -1,4 +1,4 @@
-"""Reads a topic from beginning to end, outside any consumer group: for people and repairs."""
+"""Reads a topic from its beginning, outside any consumer group: to its end, or on and on."""
 
 from collections.abc import AsyncIterator
 
@@ -44,3 +44,23 @@ async def _read_partition(
         for record in polled.get(where, []):
             if record.offset < end:
                 yield record
+
+
+async def follow_topic(bootstrap: str, topic: str) -> AsyncIterator[ConsumerRecord]:
+    """Every record of a topic from its beginning on, and then what comes. Raises BrokerUnavailable."""
+    consumer = AIOKafkaConsumer(
+        topic,
+        bootstrap_servers=bootstrap,
+        auto_offset_reset="earliest",
+        enable_auto_commit=False,
+    )
+    try:
+        await consumer.start()
+        async for record in consumer:
+            yield record
+    except (KafkaError, OSError) as error:
+        raise BrokerUnavailable(
+            f"cannot read {topic!r} from Kafka at {bootstrap}: {error}"
+        ) from error
+    finally:
+        await consumer.stop()

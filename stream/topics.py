@@ -24,6 +24,7 @@ REQUEST_TIMEOUT_MS = 10_000
 INTERACTIONS_SETTINGS = MappingProxyType(
     {"message.timestamp.type": "LogAppendTime", "retention.ms": KEEP_FOREVER}
 )
+OWNERS_SETTINGS = MappingProxyType({"cleanup.policy": "compact"})
 DEAD_LETTERS_SETTINGS = MappingProxyType(
     # Room for whatever another topic lets through, and for the headers that say why it is here.
     {"retention.ms": KEEP_FOREVER, "max.message.bytes": str(16 << 20)}
@@ -37,12 +38,14 @@ class TopicsConfig:
     interactions: str = "interactions"
     dead_letters: str = "interactions.dead-letters"
     compression_jobs: str = "compression-jobs"
+    owners: str = "partition-owners"
+    """Compacted, of one partition: where the users of each partition are served."""
     num_partitions: int = 8
     replication_factor: int = 1
 
     def __post_init__(self) -> None:
         """Raise ConfigError for empty or repeated names and sizes out of range."""
-        names = (self.interactions, self.dead_letters, self.compression_jobs)
+        names = (self.interactions, self.dead_letters, self.compression_jobs, self.owners)
         if not all(map(_TOPIC_NAME.fullmatch, names)) or len(set(names)) != len(names):
             raise ConfigError(
                 f"topic names are {names}: give each topic a name of its own, of at most 249 letters, digits, dots, "
@@ -57,14 +60,15 @@ class TopicsConfig:
 
     def new_topics(self) -> tuple[NewTopic, ...]:
         """Every topic as the admin client wants it."""
-        settings = {
-            self.interactions: dict(INTERACTIONS_SETTINGS),
-            self.dead_letters: dict(DEAD_LETTERS_SETTINGS),
-            self.compression_jobs: {},
+        topics = {
+            self.interactions: (self.num_partitions, dict(INTERACTIONS_SETTINGS)),
+            self.dead_letters: (self.num_partitions, dict(DEAD_LETTERS_SETTINGS)),
+            self.compression_jobs: (self.num_partitions, {}),
+            self.owners: (1, dict(OWNERS_SETTINGS)),
         }
         return tuple(
-            NewTopic(name, self.num_partitions, self.replication_factor, topic_configs=topic)
-            for name, topic in settings.items()
+            NewTopic(name, num_partitions, self.replication_factor, topic_configs=settings)
+            for name, (num_partitions, settings) in topics.items()
         )
 
 

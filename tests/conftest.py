@@ -23,12 +23,13 @@ def kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningKafka]:
 
 @pytest.fixture
 async def topics(kafka: RunningKafka) -> TopicsConfig:
-    """Three topics of three partitions that no other test uses."""
+    """Topics of three partitions that no other test uses."""
     unique = uuid.uuid4().hex[:12]
     config = TopicsConfig(
         interactions=f"interactions-{unique}",
         dead_letters=f"interactions.dead-letters-{unique}",
         compression_jobs=f"compression-jobs-{unique}",
+        owners=f"partition-owners-{unique}",
         num_partitions=3,
     )
     await ensure_topics(kafka.bootstrap, config)

@@ -43,7 +43,7 @@ def deployment(settings: str, bundle: Path, console: Console) -> Iterator[Deploy
         config.write_text(
             f'data_dir = "data"\nbundle = "{bundle.resolve()}"\n{settings}\n'
             f'[state_node]\nlisten = "{state}"\nmetrics_listen = "127.0.0.1:0"\n'
-            f'[inference_node]\nlisten = "{recommender}"\nstate_address = "{state}"\n'
+            f'[inference_node]\nlisten = "{recommender}"\n'
             'metrics_listen = "127.0.0.1:0"\n[compression_worker]\nmetrics_listen = "127.0.0.1:0"\n'
         )
         stack.enter_context(_roles(config, kafka.bootstrap, directory / "roles.log"))

@@ -45,7 +45,7 @@ def run(
         )
         if accept_hole:
             settings = replace(settings, consumer=replace(settings.consumer, accept_hole=True))
-        if role is not Role.INFERENCE_NODE:
+        if role is not Role.INFERENCE_NODE or settings.inference_node.state_address is None:
             settings = replace(settings, bootstrap=find_bootstrap(settings))
     except SettingsError as error:
         raise CommandError(str(error), EX_CONFIG) from error
