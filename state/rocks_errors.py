@@ -38,7 +38,7 @@ def store_errors(path: Path, *, opening: bool = False) -> Iterator[None]:
     except Exception as error:
         if type(error) is not Exception:
             raise
-        text = str(error)
+        text = " ".join(str(error).split())
         raise (_damage(path, text, opening) or _failure(path, f"RocksDB reports {text}")) from error
 
 
@@ -51,8 +51,8 @@ def _damage(path: Path, text: str, opening: bool) -> CorruptValue | None:
     if opening and not any(name in text for name in _NAMES_A_FILE):
         return CorruptValue(
             f"{path}: the write-ahead log is damaged before its end ({text}); stop the node and keep a copy, then "
-            f"restore a checkpoint with {restore}, or set rocks.accept_log_damage = true for one start: what was "
-            "written before the damage stays, the rest is read from Kafka again"
+            f"restore a checkpoint with {restore}, or go on with what was written before the damage and read the rest from Kafka again: "
+            "`gemstream run state-node --accept-log-damage`"
         )
     return CorruptValue(
         f"{path}: RocksDB reports {text}; stop the node, keep a copy, see what is damaged with `gemstream store "
