@@ -2,27 +2,15 @@
 
 import errno
 import os
-import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 from rocksdict import DbClosedError
 
-from state.errors import (
-    CorruptValue,
-    StoreClosed,
-    StoreError,
-    StoreFull,
-    StoreLocked,
-    StoreNotWritable,
-)
+from state.disk_errors import disk_error
+from state.errors import CorruptValue, StoreClosed, StoreError, StoreLocked
 
-_FULL = tuple(os.strerror(code) for code in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG))
-_NOT_WRITABLE = tuple(
-    os.strerror(code)
-    for code in (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.EEXIST)
-)
 _NAMES_A_FILE = (".sst", "MANIFEST", "CURRENT", ".log", "Column family inconsistency")
 
 
@@ -67,26 +55,4 @@ def _failure(path: Path, what: str) -> StoreError:
         return StoreLocked(
             f"{path}: another process has the store open; stop it or use another data directory"
         )
-    if any(text in what for text in _FULL):
-        return StoreFull(
-            f"{path}: the disk is full, {_free(path)} ({what}); nothing of the last write counts. Free space or give "
-            "the data directory a larger disk, then start the node again: it goes on where its store stands"
-        )
-    if any(text in what for text in _NOT_WRITABLE):
-        return StoreNotWritable(
-            f"{path}: the store cannot be written as user {os.geteuid()} ({what}); data_dir must be a directory of "
-            "this user's on a disk that is mounted for writing"
-        )
-    if os.strerror(errno.EMFILE) in what:
-        return StoreError(
-            f"{path}: this process has too many open files ({what}); raise `ulimit -n`, or lower rocks.max_open_files"
-        )
-    return StoreError(f"{path}: {what}")
-
-
-def _free(path: Path) -> str:
-    try:
-        usage = shutil.disk_usage(path)
-    except OSError:
-        return "how full is not known"
-    return f"{usage.free} of {usage.total} bytes are free"
+    return disk_error(path, what) or StoreError(f"{path}: {what}")

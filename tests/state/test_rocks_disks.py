@@ -153,6 +153,28 @@ def test_open_twice_in_one_process(tmp_path: Path) -> None:
     open_users(tmp_path).close()
 
 
+OPEN_ELSEWHERE = """
+import sys
+from pathlib import Path
+from state.rocks_config import RocksConfig
+from state.rocks_store import RocksMemory, RocksStore
+store = RocksStore(Path(sys.argv[1]), RocksMemory(RocksConfig()))
+print("open", flush=True)
+sys.stdin.read()
+"""
+
+
+def test_open_in_another_process(tmp_path: Path) -> None:
+    command = [sys.executable, "-c", OPEN_ELSEWHERE, str(tmp_path)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as other:
+        assert other.stdout is not None
+        assert other.stdout.readline() == b"open\n"
+        with pytest.raises(StoreLocked, match="another process has the store open; stop it"):
+            open_users(tmp_path)
+        other.kill()
+    open_users(tmp_path).close()
+
+
 def test_a_directory_named_like_the_lock_is_not_taken_for_it(tmp_path: Path) -> None:
     (tmp_path / "LOCK").touch()
     with pytest.raises(StoreNotWritable):
