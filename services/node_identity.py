@@ -3,6 +3,7 @@
 import uuid
 from pathlib import Path
 
+from state.disk_errors import disk_error
 from state.errors import StoreError
 
 _FILE = "node-id"
@@ -12,7 +13,7 @@ def node_identity(data_dir: Path) -> str:
     """The name of the node whose data this is; made once.
 
     With it Kafka gives a node that was killed its partitions back at once, instead of after its session timeout.
-    Raises StoreError when the directory cannot be written.
+    Raises StoreNotWritable, StoreFull or StoreError when the directory cannot be written.
     """
     path = data_dir / _FILE
     try:
@@ -22,9 +23,7 @@ def node_identity(data_dir: Path) -> str:
             _write_whole(path, f"state-node-{uuid.uuid4().hex[:12]}")
         return path.read_text().strip()
     except OSError as error:
-        raise StoreError(
-            f"{path}: {error.strerror}; the data directory must be writable"
-        ) from error
+        raise disk_error(path, str(error)) or StoreError(f"{path}: {error}") from error
 
 
 def _write_whole(path: Path, text: str) -> None:

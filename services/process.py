@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import resource
 import signal
 import sys
 
@@ -10,7 +11,7 @@ from services.errors import ServiceError, SettingsError
 from services.settings import Settings
 from services.stopping import Stopped
 from services.supervisor import EX_CONFIG
-from state.errors import ConfigError, StateError, UnknownFormat
+from state.errors import ConfigError, CorruptValue, StateError, StoreNotWritable, UnknownFormat
 from stream.errors import OffsetUnreachable, StreamError, TopicMismatch
 from stream.quiet_logs import quieten_aiokafka
 
@@ -19,6 +20,8 @@ log = logging.getLogger(__name__)
 _NEEDS_A_PERSON = (
     SettingsError,
     ConfigError,
+    CorruptValue,
+    StoreNotWritable,
     UnknownFormat,
     OffsetUnreachable,
     TopicMismatch,
@@ -32,6 +35,7 @@ def run_role(role: str, settings: Settings) -> int:
 
     0 = stopped as told, 1 = failed, worth another try, 78 = needs a person.
     """
+    _allow_open_files()
     logging.basicConfig(
         level=logging.INFO,
         stream=sys.stderr,
@@ -50,6 +54,12 @@ def run_role(role: str, settings: Settings) -> int:
         log.error("%s", error)  # noqa: TRY400
         return 1
     return 0
+
+
+def _allow_open_files() -> None:
+    """Up to the hard limit: the soft one is often 1,024, and 64 databases with their files need more."""
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
 async def _run(role: str, settings: Settings) -> None:

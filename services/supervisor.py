@@ -104,7 +104,7 @@ class Supervisor:
             code = await self._run_once(child)
             if code == EX_CONFIG:
                 raise ChildMisconfigured(
-                    f"{child.name} ended with {EX_CONFIG}, its configuration is wrong: see its "
+                    f"{child.name} ended with {EX_CONFIG}, trying again cannot help: see its "
                     "last lines above; everything has been stopped"
                 )
             if time.monotonic() - started_at >= config.healthy_after_s:

@@ -7,7 +7,9 @@ StateError
 ├── UnknownFormat           bytes written by a release this one does not know
 └── StoreError              the database cannot be opened, read or written
     ├── StoreLocked         another process has it open
-    └── StoreClosed         this process closed it, or never had it
+    ├── StoreClosed         this process closed it, or never had it
+    ├── StoreFull           the disk took no more: free space, start again
+    └── StoreNotWritable    its directory is read-only, somebody else's, or none
 """
 
 
@@ -41,3 +43,11 @@ class StoreLocked(StoreError):
 
 class StoreClosed(StoreError):
     """The database is closed: its partition was given away."""
+
+
+class StoreFull(StoreError):
+    """The disk is full, or a quota or file size limit is reached; what was being written does not count."""
+
+
+class StoreNotWritable(StoreError):
+    """The directory is read-only, somebody else's, or no directory; a person must change that."""

@@ -16,6 +16,8 @@ class RocksConfig:
     bloom_bits_per_key: int = 10
     max_open_files: int = 256
     """Per database."""
+    accept_log_damage: bool = False
+    """Where a write-ahead log is damaged before its end: keep what precedes the damage and go on, not stop."""
 
     def __post_init__(self) -> None:
         """Check the limits."""

@@ -1,63 +1,55 @@
-"""The only file that knows RocksDB: KeyValueStores on rocksdict in raw mode, which share one memory budget."""
+"""KeyValueStores on rocksdict in raw mode, which share one memory budget."""
 
+import logging
+import os
 import threading
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Self
 
 from rocksdict import (
     AccessType,
-    BlockBasedOptions,
     BottommostLevelCompaction,
-    Cache,
     Checkpoint,
     CompactOptions,
-    DbClosedError,
-    DBCompressionType,
-    Options,
     Rdict,
     RdictIter,
     ReadOptions,
     WriteBatch,
-    WriteBufferManager,
 )
 
-from state.errors import CorruptValue, StoreClosed, StoreError, StoreLocked
+from state.errors import StoreClosed, StoreError
 from state.key_value_store import Batch, Cursor, Family, StoreFigures
-from state.rocks_config import RocksConfig
+from state.rocks_errors import store_errors
+from state.rocks_options import RocksMemory, database_options
 
+__all__ = ["RocksMemory", "RocksStore"]
 
-class RocksMemory:
-    """What all databases of a process share: one block cache, and one budget for their memtables."""
-
-    def __init__(self, config: RocksConfig) -> None:
-        """Nothing is allocated before it is used."""
-        self.config = config
-        self.cache = Cache(config.block_cache_bytes)
-        self.write_buffers = WriteBufferManager(config.memtable_bytes, allow_stall=False)
+log = logging.getLogger(__name__)
 
 
 class RocksStore:
-    """KeyValueStore on disk. One process may have it open.
-
-    Values are compressed by their own codecs where that pays, so blocks are compressed with fast LZ4 only.
-    """
+    """KeyValueStore on disk. One process may have it open, and must not fork while it has."""
 
     def __init__(self, path: Path, memory: RocksMemory) -> None:
-        """Open or create the database. Raises StoreLocked when another process has it, StoreError otherwise."""
+        """Open or create the database.
+
+        Raises StoreLocked, StoreNotWritable, StoreFull, StoreError, and CorruptValue where files are damaged or gone.
+        """
         self._path = path
         self._memory = memory
+        self._pid = os.getpid()
         self._idle = threading.Condition()
         self._uses = 0
         self._closed = False
-        with _store_errors(path):
+        with store_errors(path, opening=True):
             path.mkdir(parents=True, exist_ok=True)
             # RocksDB forgets table options on reopen unless each family gets them again.
-            families = {family.value: _options(memory) for family in Family}
+            families = {family.value: database_options(memory) for family in Family}
             self._db = Rdict(
                 str(path),
-                _options(memory),
+                database_options(memory),
                 column_families=families,
                 access_type=AccessType.read_write(),
             )
@@ -65,6 +57,11 @@ class RocksStore:
             self._handles = {
                 family: self._db.get_column_family_handle(family.value) for family in Family
             }
+        if memory.config.accept_log_damage:
+            log.warning(
+                "%s: rocks.accept_log_damage is on; take it out again once the node has caught up",
+                path,
+            )
 
     def get(self, family: Family, keys: Sequence[bytes]) -> list[bytes | None]:
         """See KeyValueStore."""
@@ -102,10 +99,16 @@ class RocksStore:
         with self._in_use():
             for flushed in Family:
                 self._families[flushed].flush()
+            failures = self._background_failures()
             options = CompactOptions()
             options.set_bottommost_level_compaction(BottommostLevelCompaction.force())
             for start, end in ranges:
                 self._families[family].compact_range(start, end, options)
+            if self._background_failures() > failures:  # the driver does not tell
+                raise StoreError(
+                    f"{self._path}: RocksDB could not rewrite its files, so erased values are still in them; the file "
+                    "LOG there says why, and the node tries again"
+                )
 
     def checkpoint(self, path: Path) -> None:
         """See KeyValueStore: RocksDB's Checkpoint, of hard links where `path` is on the same file system."""
@@ -115,8 +118,12 @@ class RocksStore:
 
     def disk_bytes(self) -> int:
         """See KeyValueStore."""
-        with _store_errors(self._path):
-            return sum(map(_file_bytes, self._path.iterdir()))
+        num_bytes = 0
+        with store_errors(self._path):
+            for file in self._path.iterdir():
+                with suppress(FileNotFoundError):  # compacted away meanwhile
+                    num_bytes += file.stat().st_size
+        return num_bytes
 
     def figures(self) -> StoreFigures:
         """See KeyValueStore: RocksDB keeps these numbers anyway."""
@@ -140,20 +147,32 @@ class RocksStore:
             self._closed = True
             self._idle.wait_for(lambda: self._uses == 0)
         self._handles.clear()
-        for family in self._families.values():
-            family.close()
+        databases = [*self._families.values(), self._db]
         self._families.clear()
-        self._db.close()
+        for database in databases:
+            try:
+                database.close()
+            except Exception as error:
+                # After a failed write each handle repeats the failure, which was raised then; all must go all the same.
+                log.warning("%s: closed after a failure: %s", self._path, error)
+
+    def _background_failures(self) -> int:
+        return int(self._db.property_int_value("rocksdb.background-errors") or 0)
 
     @contextmanager
     def _in_use(self) -> Iterator[None]:
         """Keeps `close` waiting: the driver must not be closed while another thread is inside."""
+        if os.getpid() != self._pid:
+            raise StoreError(
+                f"{self._path}: opened by process {self._pid}, used by its fork {os.getpid()}, whose writes would "
+                "vanish; start processes with `spawn`"
+            )
         with self._idle:
             if self._closed:
                 raise StoreClosed(f"{self._path}: the store is closed")
             self._uses += 1
         try:
-            with _store_errors(self._path):
+            with store_errors(self._path):
                 yield
         finally:
             with self._idle:
@@ -170,7 +189,7 @@ class _RocksCursor:
         self._options = options  # owns the upper bound that the iterator points to
 
     def seek(self, key: bytes) -> None:
-        with _store_errors(self._path):
+        with store_errors(self._path):
             self._iterator.seek(key)
 
     def __iter__(self) -> Self:
@@ -182,60 +201,6 @@ class _RocksCursor:
             pair: tuple[bytes, bytes] = (iterator.key(), iterator.value())
             iterator.next()
             return pair
-        with _store_errors(self._path):
+        with store_errors(self._path):
             iterator.status()
         raise StopIteration
-
-
-def _options(memory: RocksMemory) -> Options:
-    config = memory.config
-    table = BlockBasedOptions()
-    table.set_block_cache(memory.cache)
-    table.set_bloom_filter(config.bloom_bits_per_key, False)
-    table.set_block_size(16 << 10)
-    table.set_cache_index_and_filter_blocks(True)
-    table.set_pin_l0_filter_and_index_blocks_in_cache(True)
-    options = Options(raw_mode=True)
-    options.create_if_missing(True)
-    options.create_missing_column_families(True)
-    options.set_block_based_table_factory(table)
-    options.set_compression_type(DBCompressionType.lz4())
-    options.set_write_buffer_manager(memory.write_buffers)
-    options.set_write_buffer_size(config.memtable_bytes // 4)
-    # Families are flushed together, or the small one would keep old log files alive.
-    options.set_atomic_flush(True)
-    options.set_max_open_files(config.max_open_files)
-    options.set_keep_log_file_num(4)
-    options.set_paranoid_checks(True)
-    return options
-
-
-def _file_bytes(file: Path) -> int:
-    try:
-        return file.stat().st_size
-    except FileNotFoundError:
-        return 0  # a compaction removed it meanwhile
-
-
-@contextmanager
-def _store_errors(path: Path) -> Iterator[None]:
-    """Map what the driver and the file system raise to this package's errors."""
-    try:
-        yield
-    except DbClosedError as error:
-        raise StoreClosed(f"{path}: the store is closed") from error
-    except OSError as error:
-        raise StoreError(f"{path}: {error}") from error
-    except Exception as error:  # rocksdict raises bare Exception with RocksDB's status text
-        if type(error) is not Exception:
-            raise
-        text = str(error)
-        if "LOCK" in text:
-            raise StoreLocked(
-                f"{path}: another process has the store open; stop it or use another data directory"
-            ) from error
-        if text.startswith("Corruption"):
-            raise CorruptValue(
-                f"{path}: RocksDB reports {text}; keep a copy and restore a checkpoint"
-            ) from error
-        raise StoreError(f"{path}: RocksDB reports {text}") from error

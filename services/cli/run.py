@@ -33,6 +33,12 @@ def run(
             help="State node: where retention removed records that were never applied, record the hole and go on."
         ),
     ] = False,
+    accept_log_damage: Annotated[
+        bool,
+        typer.Option(
+            help="State node: where a store's write-ahead log is damaged, keep what precedes the damage and go on."
+        ),
+    ] = False,
 ) -> None:
     """Run one role until it is told to stop."""
     from dataclasses import replace
@@ -45,6 +51,8 @@ def run(
         )
         if accept_hole:
             settings = replace(settings, consumer=replace(settings.consumer, accept_hole=True))
+        if accept_log_damage:
+            settings = replace(settings, rocks=replace(settings.rocks, accept_log_damage=True))
         if role is not Role.INFERENCE_NODE or settings.inference_node.state_address is None:
             settings = replace(settings, bootstrap=find_bootstrap(settings))
     except SettingsError as error:

@@ -11,7 +11,7 @@ from hypothesis import given, strategies as st
 from state import keys
 from state.append import MAX_TAIL_BLOCKS
 from state.arrivals import Arrivals, Deletion, Position
-from state.errors import ConfigError, CorruptValue, StoreError, StoreLocked
+from state.errors import ConfigError, CorruptValue, StoreError
 from state.inspection import inspect_user, users_of
 from state.interaction import Rows, empty_rows
 from state.key_value_store import Batch, Family, KeyValueStore, MemoryStore
@@ -347,13 +347,6 @@ def test_reopen_finds_everything_and_keeps_the_options(tmp_path: Path) -> None:
     newest_options = max(tmp_path.glob("OPTIONS-*"), key=lambda path: path.stat().st_mtime_ns)
     assert newest_options.read_text().count("filter_policy=bloomfilter") == 3
     again.close()
-
-
-def test_the_lock_is_named(tmp_path: Path) -> None:
-    database = open_rocks(tmp_path)
-    with pytest.raises(StoreLocked, match="another process"):
-        open_rocks(tmp_path)
-    database.close()
 
 
 def uses() -> list[Callable[[RocksStore], object]]:
