@@ -17,6 +17,7 @@ def check_format(store: KeyValueStore, history: HistoryConfig, partition: int) -
     Raises UnknownFormat for another format version, CorruptValue for another partition's store, and ConfigError for
     other lengths, since stored chunks and tails were cut by them.
     """
+    _check_position(store)
     lengths = {name: value for name, value in asdict(history).items() if name != "late"}
     (value,) = store.get(Family.SYSTEM, [keys.FORMAT_KEY])
     if value is None:
@@ -46,4 +47,14 @@ def check_format(store: KeyValueStore, history: HistoryConfig, partition: int) -
         raise ConfigError(
             f"the store was made with history {stored_lengths}, the configuration says {lengths}; "
             "restore the setting, or use a new data directory and let Kafka fill it again"
+        )
+
+
+def _check_position(store: KeyValueStore) -> None:
+    """Users and position are written together; RocksDB opens without the latter when its MANIFEST was cut short."""
+    (position,) = store.get(Family.SYSTEM, [keys.POSITION_KEY])
+    if position is None and next(store.scan(Family.USERS, *keys.all_users()), None) is not None:
+        raise CorruptValue(
+            "the store has users but no position in the log: a part of it is gone; keep a copy, then restore a "
+            "checkpoint: gemstream store restore"
         )

@@ -334,6 +334,15 @@ def test_another_history_configuration_is_refused(database: KeyValueStore) -> No
         UserStore(database, SMALL, 1)
 
 
+def test_users_without_a_position_are_refused(database: KeyValueStore) -> None:
+    UserStore(database, SMALL, 0).apply(arrive(make_rows([1])))
+    batch = Batch()
+    batch.delete(Family.SYSTEM, keys.POSITION_KEY)
+    database.write(batch)
+    with pytest.raises(CorruptValue, match="no position"):
+        UserStore(database, SMALL, 0)
+
+
 def open_rocks(path: Path) -> RocksStore:
     return RocksStore(path, RocksMemory(RocksConfig()))
 
