@@ -28,7 +28,7 @@ from stream.compression_jobs import JobDispatcher
 from stream.consumer import InteractionConsumer
 from stream.dead_letters import DeadLetters
 from stream.decode import Decoder
-from stream.deletions import send_deletion
+from stream.deletions import send_deletion, send_forget
 from stream.ingest import Ingest
 from stream.producer import Producer
 from stream.topics import ensure_topics
@@ -140,6 +140,7 @@ def _state_node(settings: Settings, bootstrap: str) -> StateNode:
         consumer.end_offset,
         ingest.counters,
         partial(send_deletion, producer, topics.interactions),
+        partial(send_forget, producer, topics.interactions),
     )
     service = StateService(
         stores, topics.num_partitions, node.served, dispatcher.completed, dispatcher.wake
