@@ -126,7 +126,6 @@ class PollBatch:
         prefix, folded = keys.user_prefix(user), user_fold.outcome
         dirty_key = keys.dirty_key(user)
         if user_fold.rewritten:
-            old_blocks = []
             self.batch.remove_range(Family.USERS, prefix, keys.after(prefix))
             epoch = folded.meta.epoch.to_bytes(8, "big")
             self.batch.put(Family.SYSTEM, keys.erase_key(user), epoch)

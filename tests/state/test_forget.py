@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given, strategies as st
+from hypothesis import example, given, settings, strategies as st
 
 from state import keys
 from state.arrivals import Applied, Arrivals, Deletion, Position
@@ -17,6 +17,7 @@ from state.interaction import INTERACTION, Rows, empty_rows, join_rows
 from state.key_value_store import Family, KeyValueStore, MemoryStore
 from state.rocks_config import RocksConfig
 from state.rocks_store import RocksMemory, RocksStore
+from state.segments import HistoryConfig
 from state.summary import Summary
 from state.user_fold import UserFold
 from state.user_state import UserMeta
@@ -25,6 +26,8 @@ from tests.state.builders import SMALL, START_MS, make_rows, stored_histories
 
 LONG = replace(SMALL, max_history=300)
 """Nothing leaves such a history in these tests."""
+WIDE = HistoryConfig(recent_len=20, mid_term_len=30, chunk_len=5, max_history=50)
+"""Its tail lies in blocks."""
 
 
 @dataclass(frozen=True)
@@ -288,10 +291,27 @@ users = st.sampled_from(["ann", "ann", "bob"])
 happened = st.builds(Happened, item_ids, times, users)
 asked = st.builds(Asked, item_ids, times, users)
 deleted = st.builds(Asked, st.just(0), times, users)
-logs = st.lists(
-    st.one_of(*[happened] * 8, asked, *[st.builds(Happened, item_ids, times)] * 4, deleted),
-    max_size=120,
+
+
+def long_log(seed: int) -> list[Entry]:
+    """Long enough for chunks to leave, with few requests."""
+    random = np.random.default_rng(seed)
+    log: list[Entry] = []
+    for _ in range(200):
+        item, time = int(random.integers(1, 7)), int(random.integers(0, 60))
+        user = "bob" if random.random() < 0.1 else "ann"
+        asks = random.random() < 0.03
+        log.append(Asked(item, time, user) if asks else Happened(item, time, user))
+    return log
+
+
+logs = st.one_of(
+    st.lists(st.one_of(*[happened] * 10, asked, deleted), max_size=80),
+    st.builds(long_log, st.integers(0, 2**32)),
 )
+histories = st.sampled_from([SMALL, WIDE])
+TO_CHUNKS_AND_BACK = [*watched(1, 1, 1, 1, 2, 2, *range(3, 11)), Asked(1, 100), Asked(2, 100)]
+"""The first request moves an interaction from the tail into a chunk, the second takes it back."""
 
 
 def growing(log: Sequence[Entry]) -> list[Entry]:
@@ -301,20 +321,24 @@ def growing(log: Sequence[Entry]) -> list[Entry]:
         if isinstance(entry, Happened):
             grown.append(replace(entry, time=n + entry.time // 20))
         else:
-            grown.append(replace(entry, until=n + entry.until // 10 - 3))
+            grown.append(replace(entry, until=n - entry.until // 2 + 3))
     return grown
 
 
-@given(logs, st.booleans(), st.lists(st.integers(1, 30), max_size=20))
-def test_any_split_gives_the_same_state(log: list[Entry], grows: bool, sizes: list[int]) -> None:
+@settings(max_examples=150, deadline=None)
+@given(logs, st.booleans(), st.lists(st.integers(1, 90), max_size=20), histories)
+@example(TO_CHUNKS_AND_BACK, False, [], SMALL)
+def test_any_split_gives_the_same_state(
+    log: list[Entry], grows: bool, sizes: list[int], history: HistoryConfig
+) -> None:
     log = growing(log) if grows else log
     split, one_by_one = MemoryStore(), MemoryStore()
-    store, counts, start = UserStore(split, SMALL, 0), Applied(), 0
+    store, counts, start = UserStore(split, history, 0), Applied(), 0
     for size in [*sizes, len(log)]:
         end = min(len(log), start + size)
         counts.add(store.apply(arrivals_of(log, start, end)))
         start = end
-    single, single_counts = UserStore(one_by_one, SMALL, 0), Applied()
+    single, single_counts = UserStore(one_by_one, history, 0), Applied()
     for index in range(len(log)):
         single_counts.add(single.apply(arrivals_of(log, index, index + 1)))
     assert stored_histories(split) == stored_histories(one_by_one)
@@ -324,6 +348,7 @@ def test_any_split_gives_the_same_state(log: list[Entry], grows: bool, sizes: li
         assert getattr(counts, name) == getattr(single_counts, name), name
 
 
+@settings(deadline=None)
 @given(logs, st.booleans(), st.integers(1, 20))
 def test_reading_again_changes_nothing(log: list[Entry], grows: bool, size: int) -> None:
     """As long as nothing left the history; deletions of everything aside, which do it again."""
