@@ -15,7 +15,7 @@ Family `system`:
     "format"            the store's format version, partition and history configuration
     "position"          next offset to apply (8, big-endian) | fingerprint of the record before (8)
     "dirty" | user id   lifecycle boundary a summary is owed for
-    "erase" | user id   epoch of a deletion that may still lie in files on disk
+    "erase" | user id   epoch of the last deletion; what it deleted may still lie in files on disk
     "hole" | offset     records from that offset (8, big-endian) on that retention removed before they were applied
 """
 
