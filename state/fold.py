@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 import numpy.typing as npt
 
-from state.forgotten_items import ForgottenItems
+from state.forgotten_items import NOTHING_FORGOTTEN, ForgottenItems
 from state.interaction import Rows, empty_rows, hash_features, join_rows
 from state.segments import HistoryConfig
 from state.user_state import UserMeta
@@ -37,7 +37,7 @@ def fold(
     arrivals: Rows,
     history: HistoryConfig,
     read_sealed: Callable[[], Rows] = empty_rows,
-    forgotten: ForgottenItems | None = None,
+    forgotten: ForgottenItems = NOTHING_FORGOTTEN,
 ) -> Fold:
     """Add `arrivals` (in offset order) to a user's history.
 
@@ -50,7 +50,7 @@ def fold(
     """
     result = Fold(meta, tail)
     alive = arrivals["event_time_ms"] > meta.deleted_until_ms
-    if forgotten is not None:
+    if forgotten is not NOTHING_FORGOTTEN:
         alive &= ~forgotten.refuse(arrivals)
     result.refused = int(np.count_nonzero(~alive))
     arrivals = arrivals[alive]
@@ -98,7 +98,9 @@ def _take_until_seal(
     """Put arrivals into the tail until it is full or they end; returns how many were dealt with."""
     room = history.seal_len - len(result.tail)
     arrivals = arrivals[: _JUDGED_AT_ONCE * history.seal_len]
-    known = sealed.contain(arrivals) | _equal_unhashed(arrivals, result.tail)
+    known = sealed.contain(arrivals)
+    if not result.tail["event_hash"].all():
+        known |= _equal_unhashed(arrivals, result.tail)
     late = (arrivals["event_time_ms"] < result.meta.sealed_event_time_ms) & ~known
     wanted = ~known & ~late if history.late == "drop" else ~known
     new = wanted.copy()
@@ -117,10 +119,7 @@ def _take_until_seal(
 
 def _equal_unhashed(arrivals: Rows, tail: Rows) -> npt.NDArray[np.bool_]:
     """Mask of those that equal, in every feature, an interaction of the tail without a hash."""
-    unhashed = tail[tail["event_hash"] == 0]
-    if not len(unhashed):
-        return np.zeros(len(arrivals), np.bool_)
-    return np.isin(hash_features(arrivals), hash_features(unhashed))
+    return np.isin(hash_features(arrivals), hash_features(tail[tail["event_hash"] == 0]))
 
 
 def _first_seen(

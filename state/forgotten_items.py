@@ -47,3 +47,6 @@ class ForgottenItems:
             rows["event_time_ms"] <= found["until_ms"]
         )
         return mask
+
+
+NOTHING_FORGOTTEN = ForgottenItems()

@@ -14,7 +14,7 @@ from state.arrivals import Applied, Arrivals, Deletion, Position
 from state.chunk_codec import decode_rows, encode_rows
 from state.fold import Fold
 from state.forgotten_codec import decode_forgotten, encode_forgotten
-from state.forgotten_items import ForgottenItems
+from state.forgotten_items import NOTHING_FORGOTTEN, ForgottenItems
 from state.head_codec import MAX_OPEN, encode_heads, meta_of
 from state.head_table import HeadTable
 from state.interaction import Rows, empty_rows, join_rows
@@ -187,9 +187,9 @@ class PollBatch:
         rows = join_rows([*(decode_rows(block) for _, block in blocks), open_rows])
         return meta, rows, [key for key, _ in blocks]
 
-    def _read_forgotten(self, prefix: bytes, meta: UserMeta) -> ForgottenItems | None:
+    def _read_forgotten(self, prefix: bytes, meta: UserMeta) -> ForgottenItems:
         if not meta.forgotten_until_ms:
-            return None
+            return NOTHING_FORGOTTEN
         (value,) = self._store.get(Family.USERS, [prefix + keys.FORGOTTEN])
         return decode_forgotten(value or b"")
 

@@ -7,7 +7,7 @@ import numpy as np
 
 from state.arrivals import Deletion
 from state.fold import Fold, fold, in_event_time_order
-from state.forgotten_items import ForgottenItems
+from state.forgotten_items import NOTHING_FORGOTTEN, ForgottenItems
 from state.interaction import Rows, empty_rows, join_rows
 from state.segments import HistoryConfig
 from state.user_state import UserMeta
@@ -22,14 +22,14 @@ class UserFold:
         tail: Rows,
         history: HistoryConfig,
         read_sealed: Callable[[], Rows] = empty_rows,
-        forgotten: ForgottenItems | None = None,
+        forgotten: ForgottenItems = NOTHING_FORGOTTEN,
     ) -> None:
         """`read_sealed` is the fold's: called at most once, and only when it is needed."""
         self.outcome = Fold(meta, tail)
         """All steps so far as one fold, without its counts but `applied`."""
         self.rewritten = False
         """Nothing that was stored of the user holds any more: `outcome` and `forgotten` are all there is."""
-        self.forgotten = self._forgotten_before = forgotten or ForgottenItems()
+        self.forgotten = self._forgotten_before = forgotten
         self._history = history
         self._read_stored = read_sealed
         self._stored: Rows | None = None
@@ -63,7 +63,7 @@ class UserFold:
             return self._forget(deletion)
         meta = self.outcome.meta
         until_ms = max(meta.deleted_until_ms, deletion.until_ms)
-        self.forgotten = ForgottenItems()
+        self.forgotten = NOTHING_FORGOTTEN
         self._rewrite(UserMeta(epoch=meta.epoch + 1, deleted_until_ms=until_ms), empty_rows())
         return 0
 
