@@ -4,6 +4,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 import numpy as np
+import numpy.typing as npt
 
 from state.arrivals import Deletion
 from state.fold import Fold, fold, in_event_time_order
@@ -33,7 +34,9 @@ class UserFold:
         self._history = history
         self._read_stored = read_sealed
         self._stored: Rows | None = None
+        """Every sealed interaction from `_first_stored` on, of the first `_num_joined` chunks in `outcome`, too."""
         self._first_stored = meta.first_position
+        self._num_joined = 0
 
     @property
     def changed(self) -> bool:
@@ -73,14 +76,15 @@ class UserFold:
         self.forgotten = self.forgotten.having(deletion.item_id, deletion.until_ms)
         meta = replace(self.outcome.meta, forgotten_until_ms=self.forgotten.until_ms)
         self.outcome.meta = meta
-        rows = join_rows([self._sealed(), self.outcome.tail])
-        gone = rows["item_id"] == deletion.item_id
-        gone &= rows["event_time_ms"] <= deletion.until_ms
+        stored = (self._sealed(), self.outcome.tail)
+        gone = [_taken(rows, deletion) for rows in stored]
+        num_gone = sum(int(np.count_nonzero(mask)) for mask in gone)
         # Chunks that left the history may have held the item, too, and a summary remembers them.
-        if gone.any() or meta.first_position:
+        if num_gone or meta.first_position:
             meta = replace(meta, version=meta.version + 1, epoch=meta.epoch + 1)
-            self._rewrite(meta, rows[~gone])
-        return int(np.count_nonzero(gone))
+            kept = [rows[~mask] for rows, mask in zip(stored, gone, strict=True)]
+            self._rewrite(meta, join_rows(kept))
+        return num_gone
 
     @property
     def _asked_anew(self) -> bool:
@@ -90,15 +94,25 @@ class UserFold:
         """Every sealed interaction that is still part of the history."""
         if self._stored is None:
             self._stored = self._read_stored()
-        sealed = join_rows([self._stored, *(rows for _, rows in self.outcome.sealed)])
-        return sealed[self.outcome.meta.first_position - self._first_stored :]
+        if fresh := [rows for _, rows in self.outcome.sealed[self._num_joined :]]:
+            self._stored = join_rows([self._stored, *fresh])
+            self._num_joined = len(self.outcome.sealed)
+        return self._stored[self.outcome.meta.first_position - self._first_stored :]
 
     def _rewrite(self, meta: UserMeta, rows: Rows) -> None:
         applied = self.outcome.applied
         self.outcome = cut_anew(meta, rows, self._history)
         self.outcome.applied = applied
         self.rewritten = True
-        self._stored, self._first_stored = empty_rows(), 0
+        self._stored, self._first_stored, self._num_joined = empty_rows(), 0, 0
+
+
+def _taken(rows: Rows, deletion: Deletion) -> npt.NDArray[np.bool_]:
+    """Mask of the interactions that a forgotten item takes with it."""
+    mask: npt.NDArray[np.bool_] = (rows["item_id"] == deletion.item_id) & (
+        rows["event_time_ms"] <= deletion.until_ms
+    )
+    return mask
 
 
 def cut_anew(meta: UserMeta, rows: Rows, history: HistoryConfig) -> Fold:
