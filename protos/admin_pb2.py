@@ -26,7 +26,7 @@ from protos import interaction_pb2 as protos_dot_interaction__pb2
 from protos import state_pb2 as protos_dot_state__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x12protos/admin.proto\x12\x0cgemstream.v1\x1a\x18protos/interaction.proto\x1a\x12protos/state.proto\"6\n\x13\x44\x65scribeUserRequest\x12\x0f\n\x07user_id\x18\x01 \x01(\t\x12\x0e\n\x06newest\x18\x02 \x01(\r\"\xb4\x02\n\x0fUserDescription\x12\x0f\n\x07user_id\x18\x01 \x01(\t\x12\x11\n\tpartition\x18\x02 \x01(\r\x12$\n\x04meta\x18\x03 \x01(\x0b\x32\x16.gemstream.v1.UserMeta\x12\x0e\n\x06recent\x18\x04 \x01(\x04\x12\x10\n\x08mid_term\x18\x05 \x01(\x04\x12\x11\n\tlifecycle\x18\x06 \x01(\x04\x12\x0e\n\x06\x63hunks\x18\x07 \x01(\x04\x12\x14\n\x0cstored_bytes\x18\x08 \x01(\x04\x12\r\n\x05\x64irty\x18\t \x01(\x08\x12\x33\n\tsummaries\x18\n \x03(\x0b\x32 .gemstream.v1.SummaryDescription\x12)\n\x06newest\x18\x0b \x03(\x0b\x32\x19.gemstream.v1.Interaction\x12\r\n\x05owned\x18\x0c \x01(\x08\"x\n\x12SummaryDescription\x12\x16\n\x0e\x62undle_version\x18\x01 \x01(\t\x12\x10\n\x08\x62oundary\x18\x02 \x01(\x04\x12\r\n\x05\x63ount\x18\x03 \x01(\x04\x12\x13\n\x0b\x62uilt_at_ms\x18\x04 \x01(\x03\x12\x14\n\x0cstored_bytes\x18\x05 \x01(\x04\"$\n\x11\x44\x65leteUserRequest\x12\x0f\n\x07user_id\x18\x01 \x01(\t\"\'\n\x12\x44\x65leteUserResponse\x12\x11\n\tpartition\x18\x01 \x01(\r\"\x16\n\x14\x44\x65scribeStoreRequest\"\xb6\x02\n\x10StoreDescription\x12\x36\n\npartitions\x18\x01 \x03(\x0b\x32\".gemstream.v1.PartitionDescription\x12\x12\n\ndisk_bytes\x18\x02 \x01(\x04\x12\x13\n\x0b\x64irty_users\x18\x03 \x01(\x04\x12>\n\x08\x63ounters\x18\x04 \x03(\x0b\x32,.gemstream.v1.StoreDescription.CountersEntry\x12\x12\n\nrecent_len\x18\x05 \x01(\x04\x12\x14\n\x0cmid_term_len\x18\x06 \x01(\x04\x12\x11\n\tchunk_len\x18\x07 \x01(\x04\x12\x13\n\x0bmax_history\x18\x08 \x01(\x04\x1a/\n\rCountersEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x04:\x02\x38\x01\"\xea\x01\n\x14PartitionDescription\x12\x11\n\tpartition\x18\x01 \x01(\r\x12\x13\n\x0bnext_offset\x18\x02 \x01(\x03\x12\r\n\x05users\x18\x03 \x01(\x04\x12\r\n\x05owned\x18\x04 \x01(\x08\x12\x12\n\nend_offset\x18\x05 \x01(\x03\x12\r\n\x05phase\x18\x06 \x01(\t\x12!\n\x05holes\x18\x07 \x03(\x0b\x32\x12.gemstream.v1.Hole\x12\x18\n\x0blag_records\x18\x08 \x01(\x04H\x00\x88\x01\x01\x12\x12\n\x05lag_s\x18\t \x01(\x01H\x01\x88\x01\x01\x42\x0e\n\x0c_lag_recordsB\x08\n\x06_lag_s\"H\n\x04Hole\x12\x14\n\x0cstart_offset\x18\x01 \x01(\x04\x12\x12\n\nend_offset\x18\x02 \x01(\x04\x12\x16\n\x0e\x61\x63\x63\x65pted_at_ms\x18\x03 \x01(\x04\x32\x86\x02\n\x0c\x41\x64minService\x12P\n\x0c\x44\x65scribeUser\x12!.gemstream.v1.DescribeUserRequest\x1a\x1d.gemstream.v1.UserDescription\x12S\n\rDescribeStore\x12\".gemstream.v1.DescribeStoreRequest\x1a\x1e.gemstream.v1.StoreDescription\x12O\n\nDeleteUser\x12\x1f.gemstream.v1.DeleteUserRequest\x1a .gemstream.v1.DeleteUserResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x12protos/admin.proto\x12\x0cgemstream.v1\x1a\x18protos/interaction.proto\x1a\x12protos/state.proto\"6\n\x13\x44\x65scribeUserRequest\x12\x0f\n\x07user_id\x18\x01 \x01(\t\x12\x0e\n\x06newest\x18\x02 \x01(\r\"\xb4\x02\n\x0fUserDescription\x12\x0f\n\x07user_id\x18\x01 \x01(\t\x12\x11\n\tpartition\x18\x02 \x01(\r\x12$\n\x04meta\x18\x03 \x01(\x0b\x32\x16.gemstream.v1.UserMeta\x12\x0e\n\x06recent\x18\x04 \x01(\x04\x12\x10\n\x08mid_term\x18\x05 \x01(\x04\x12\x11\n\tlifecycle\x18\x06 \x01(\x04\x12\x0e\n\x06\x63hunks\x18\x07 \x01(\x04\x12\x14\n\x0cstored_bytes\x18\x08 \x01(\x04\x12\r\n\x05\x64irty\x18\t \x01(\x08\x12\x33\n\tsummaries\x18\n \x03(\x0b\x32 .gemstream.v1.SummaryDescription\x12)\n\x06newest\x18\x0b \x03(\x0b\x32\x19.gemstream.v1.Interaction\x12\r\n\x05owned\x18\x0c \x01(\x08\"x\n\x12SummaryDescription\x12\x16\n\x0e\x62undle_version\x18\x01 \x01(\t\x12\x10\n\x08\x62oundary\x18\x02 \x01(\x04\x12\r\n\x05\x63ount\x18\x03 \x01(\x04\x12\x13\n\x0b\x62uilt_at_ms\x18\x04 \x01(\x03\x12\x14\n\x0cstored_bytes\x18\x05 \x01(\x04\"$\n\x11\x44\x65leteUserRequest\x12\x0f\n\x07user_id\x18\x01 \x01(\t\"\'\n\x12\x44\x65leteUserResponse\x12\x11\n\tpartition\x18\x01 \x01(\r\"N\n\x19\x44\x65leteInteractionsRequest\x12\x0f\n\x07user_id\x18\x01 \x01(\t\x12\x0f\n\x07item_id\x18\x02 \x01(\x04\x12\x0f\n\x07wait_ms\x18\x03 \x01(\r\"P\n\x1a\x44\x65leteInteractionsResponse\x12\x11\n\tpartition\x18\x01 \x01(\r\x12\x0e\n\x06offset\x18\x02 \x01(\x03\x12\x0f\n\x07\x61pplied\x18\x03 \x01(\x08\"\x16\n\x14\x44\x65scribeStoreRequest\"\xb6\x02\n\x10StoreDescription\x12\x36\n\npartitions\x18\x01 \x03(\x0b\x32\".gemstream.v1.PartitionDescription\x12\x12\n\ndisk_bytes\x18\x02 \x01(\x04\x12\x13\n\x0b\x64irty_users\x18\x03 \x01(\x04\x12>\n\x08\x63ounters\x18\x04 \x03(\x0b\x32,.gemstream.v1.StoreDescription.CountersEntry\x12\x12\n\nrecent_len\x18\x05 \x01(\x04\x12\x14\n\x0cmid_term_len\x18\x06 \x01(\x04\x12\x11\n\tchunk_len\x18\x07 \x01(\x04\x12\x13\n\x0bmax_history\x18\x08 \x01(\x04\x1a/\n\rCountersEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x04:\x02\x38\x01\"\xea\x01\n\x14PartitionDescription\x12\x11\n\tpartition\x18\x01 \x01(\r\x12\x13\n\x0bnext_offset\x18\x02 \x01(\x03\x12\r\n\x05users\x18\x03 \x01(\x04\x12\r\n\x05owned\x18\x04 \x01(\x08\x12\x12\n\nend_offset\x18\x05 \x01(\x03\x12\r\n\x05phase\x18\x06 \x01(\t\x12!\n\x05holes\x18\x07 \x03(\x0b\x32\x12.gemstream.v1.Hole\x12\x18\n\x0blag_records\x18\x08 \x01(\x04H\x00\x88\x01\x01\x12\x12\n\x05lag_s\x18\t \x01(\x01H\x01\x88\x01\x01\x42\x0e\n\x0c_lag_recordsB\x08\n\x06_lag_s\"H\n\x04Hole\x12\x14\n\x0cstart_offset\x18\x01 \x01(\x04\x12\x12\n\nend_offset\x18\x02 \x01(\x04\x12\x16\n\x0e\x61\x63\x63\x65pted_at_ms\x18\x03 \x01(\x04\x32\xef\x02\n\x0c\x41\x64minService\x12P\n\x0c\x44\x65scribeUser\x12!.gemstream.v1.DescribeUserRequest\x1a\x1d.gemstream.v1.UserDescription\x12S\n\rDescribeStore\x12\".gemstream.v1.DescribeStoreRequest\x1a\x1e.gemstream.v1.StoreDescription\x12O\n\nDeleteUser\x12\x1f.gemstream.v1.DeleteUserRequest\x1a .gemstream.v1.DeleteUserResponse\x12g\n\x12\x44\x65leteInteractions\x12\'.gemstream.v1.DeleteInteractionsRequest\x1a(.gemstream.v1.DeleteInteractionsResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -45,16 +45,20 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_DELETEUSERREQUEST']._serialized_end=607
   _globals['_DELETEUSERRESPONSE']._serialized_start=609
   _globals['_DELETEUSERRESPONSE']._serialized_end=648
-  _globals['_DESCRIBESTOREREQUEST']._serialized_start=650
-  _globals['_DESCRIBESTOREREQUEST']._serialized_end=672
-  _globals['_STOREDESCRIPTION']._serialized_start=675
-  _globals['_STOREDESCRIPTION']._serialized_end=985
-  _globals['_STOREDESCRIPTION_COUNTERSENTRY']._serialized_start=938
-  _globals['_STOREDESCRIPTION_COUNTERSENTRY']._serialized_end=985
-  _globals['_PARTITIONDESCRIPTION']._serialized_start=988
-  _globals['_PARTITIONDESCRIPTION']._serialized_end=1222
-  _globals['_HOLE']._serialized_start=1224
-  _globals['_HOLE']._serialized_end=1296
-  _globals['_ADMINSERVICE']._serialized_start=1299
-  _globals['_ADMINSERVICE']._serialized_end=1561
+  _globals['_DELETEINTERACTIONSREQUEST']._serialized_start=650
+  _globals['_DELETEINTERACTIONSREQUEST']._serialized_end=728
+  _globals['_DELETEINTERACTIONSRESPONSE']._serialized_start=730
+  _globals['_DELETEINTERACTIONSRESPONSE']._serialized_end=810
+  _globals['_DESCRIBESTOREREQUEST']._serialized_start=812
+  _globals['_DESCRIBESTOREREQUEST']._serialized_end=834
+  _globals['_STOREDESCRIPTION']._serialized_start=837
+  _globals['_STOREDESCRIPTION']._serialized_end=1147
+  _globals['_STOREDESCRIPTION_COUNTERSENTRY']._serialized_start=1100
+  _globals['_STOREDESCRIPTION_COUNTERSENTRY']._serialized_end=1147
+  _globals['_PARTITIONDESCRIPTION']._serialized_start=1150
+  _globals['_PARTITIONDESCRIPTION']._serialized_end=1384
+  _globals['_HOLE']._serialized_start=1386
+  _globals['_HOLE']._serialized_end=1458
+  _globals['_ADMINSERVICE']._serialized_start=1461
+  _globals['_ADMINSERVICE']._serialized_end=1828
 # @@protoc_insertion_point(module_scope)

@@ -70,6 +70,26 @@ class DeleteUserResponse(_message.Message):
     partition: int
     def __init__(self, partition: _Optional[int] = ...) -> None: ...
 
+class DeleteInteractionsRequest(_message.Message):
+    __slots__ = ("user_id", "item_id", "wait_ms")
+    USER_ID_FIELD_NUMBER: _ClassVar[int]
+    ITEM_ID_FIELD_NUMBER: _ClassVar[int]
+    WAIT_MS_FIELD_NUMBER: _ClassVar[int]
+    user_id: str
+    item_id: int
+    wait_ms: int
+    def __init__(self, user_id: _Optional[str] = ..., item_id: _Optional[int] = ..., wait_ms: _Optional[int] = ...) -> None: ...
+
+class DeleteInteractionsResponse(_message.Message):
+    __slots__ = ("partition", "offset", "applied")
+    PARTITION_FIELD_NUMBER: _ClassVar[int]
+    OFFSET_FIELD_NUMBER: _ClassVar[int]
+    APPLIED_FIELD_NUMBER: _ClassVar[int]
+    partition: int
+    offset: int
+    applied: bool
+    def __init__(self, partition: _Optional[int] = ..., offset: _Optional[int] = ..., applied: _Optional[bool] = ...) -> None: ...
+
 class DescribeStoreRequest(_message.Message):
     __slots__ = ()
     def __init__(self) -> None: ...

@@ -49,6 +49,11 @@ class AdminServiceStub:
                 request_serializer=protos_dot_admin__pb2.DeleteUserRequest.SerializeToString,
                 response_deserializer=protos_dot_admin__pb2.DeleteUserResponse.FromString,
                 _registered_method=True)
+        self.DeleteInteractions = channel.unary_unary(
+                '/gemstream.v1.AdminService/DeleteInteractions',
+                request_serializer=protos_dot_admin__pb2.DeleteInteractionsRequest.SerializeToString,
+                response_deserializer=protos_dot_admin__pb2.DeleteInteractionsResponse.FromString,
+                _registered_method=True)
 
 
 class AdminServiceServicer:
@@ -75,6 +80,15 @@ class AdminServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def DeleteInteractions(self, request, context):
+        """Puts a request to forget what the user did with one item into the interactions topic, where producers may put it
+        themselves. Returns when it is in the log, and waits `wait_ms` at most for it to be applied by this node.
+        UNAVAILABLE: the broker does not take it.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_AdminServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -92,6 +106,11 @@ def add_AdminServiceServicer_to_server(servicer, server):
                     servicer.DeleteUser,
                     request_deserializer=protos_dot_admin__pb2.DeleteUserRequest.FromString,
                     response_serializer=protos_dot_admin__pb2.DeleteUserResponse.SerializeToString,
+            ),
+            'DeleteInteractions': grpc.unary_unary_rpc_method_handler(
+                    servicer.DeleteInteractions,
+                    request_deserializer=protos_dot_admin__pb2.DeleteInteractionsRequest.FromString,
+                    response_serializer=protos_dot_admin__pb2.DeleteInteractionsResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -175,6 +194,33 @@ class AdminService:
             '/gemstream.v1.AdminService/DeleteUser',
             protos_dot_admin__pb2.DeleteUserRequest.SerializeToString,
             protos_dot_admin__pb2.DeleteUserResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def DeleteInteractions(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/gemstream.v1.AdminService/DeleteInteractions',
+            protos_dot_admin__pb2.DeleteInteractionsRequest.SerializeToString,
+            protos_dot_admin__pb2.DeleteInteractionsResponse.FromString,
             options,
             channel_credentials,
             insecure,

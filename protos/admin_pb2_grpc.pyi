@@ -38,6 +38,11 @@ class AdminServiceStub:
     """Puts the deletion into the interactions topic, where producers may put it themselves; the owner applies it in turn.
     Returns when it is in the log. UNAVAILABLE: the broker does not take it.
     """
+    DeleteInteractions: _grpc.UnaryUnaryMultiCallable[_admin_pb2.DeleteInteractionsRequest, _admin_pb2.DeleteInteractionsResponse]
+    """Puts a request to forget what the user did with one item into the interactions topic, where producers may put it
+    themselves. Returns when it is in the log, and waits `wait_ms` at most for it to be applied by this node.
+    UNAVAILABLE: the broker does not take it.
+    """
 
 @_typing.type_check_only
 class AdminServiceAsyncStub(AdminServiceStub):
@@ -48,6 +53,11 @@ class AdminServiceAsyncStub(AdminServiceStub):
     DeleteUser: _aio.UnaryUnaryMultiCallable[_admin_pb2.DeleteUserRequest, _admin_pb2.DeleteUserResponse]  # type: ignore[assignment]
     """Puts the deletion into the interactions topic, where producers may put it themselves; the owner applies it in turn.
     Returns when it is in the log. UNAVAILABLE: the broker does not take it.
+    """
+    DeleteInteractions: _aio.UnaryUnaryMultiCallable[_admin_pb2.DeleteInteractionsRequest, _admin_pb2.DeleteInteractionsResponse]  # type: ignore[assignment]
+    """Puts a request to forget what the user did with one item into the interactions topic, where producers may put it
+    themselves. Returns when it is in the log, and waits `wait_ms` at most for it to be applied by this node.
+    UNAVAILABLE: the broker does not take it.
     """
 
 class AdminServiceServicer(metaclass=_abc_1.ABCMeta):
@@ -74,6 +84,17 @@ class AdminServiceServicer(metaclass=_abc_1.ABCMeta):
     ) -> _typing.Union[_admin_pb2.DeleteUserResponse, _abc.Awaitable[_admin_pb2.DeleteUserResponse]]:
         """Puts the deletion into the interactions topic, where producers may put it themselves; the owner applies it in turn.
         Returns when it is in the log. UNAVAILABLE: the broker does not take it.
+        """
+
+    @_abc_1.abstractmethod
+    def DeleteInteractions(
+        self,
+        request: _admin_pb2.DeleteInteractionsRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_admin_pb2.DeleteInteractionsResponse, _abc.Awaitable[_admin_pb2.DeleteInteractionsResponse]]:
+        """Puts a request to forget what the user did with one item into the interactions topic, where producers may put it
+        themselves. Returns when it is in the log, and waits `wait_ms` at most for it to be applied by this node.
+        UNAVAILABLE: the broker does not take it.
         """
 
 def add_AdminServiceServicer_to_server(servicer: AdminServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

@@ -24,7 +24,7 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x18protos/interaction.proto\x12\x0cgemstream.v1\"\xd1\x01\n\x0bInteraction\x12\x10\n\x08\x65vent_id\x18\x01 \x01(\t\x12\x0f\n\x07user_id\x18\x02 \x01(\t\x12\x0f\n\x07item_id\x18\x03 \x01(\x04\x12\x11\n\tauthor_id\x18\x04 \x01(\x04\x12\x0b\n\x03tag\x18\x05 \x01(\r\x12\x15\n\revent_time_ms\x18\x06 \x01(\x03\x12\x14\n\x0cplay_time_ms\x18\x07 \x01(\r\x12\x13\n\x0b\x64uration_ms\x18\x08 \x01(\r\x12,\n\x05kinds\x18\t \x03(\x0e\x32\x1d.gemstream.v1.InteractionKind*\xb9\x02\n\x0fInteractionKind\x12 \n\x1cINTERACTION_KIND_UNSPECIFIED\x10\x00\x12\x19\n\x15INTERACTION_KIND_VIEW\x10\x01\x12\x1a\n\x16INTERACTION_KIND_CLICK\x10\x02\x12\x19\n\x15INTERACTION_KIND_LIKE\x10\x03\x12\x1a\n\x16INTERACTION_KIND_SHARE\x10\x04\x12\x1c\n\x18INTERACTION_KIND_COMMENT\x10\x05\x12\x1b\n\x17INTERACTION_KIND_FOLLOW\x10\x06\x12\x1d\n\x19INTERACTION_KIND_PURCHASE\x10\x07\x12\x1e\n\x1aINTERACTION_KIND_LONG_VIEW\x10\x08\x12\x1c\n\x18INTERACTION_KIND_DISLIKE\x10\tb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x18protos/interaction.proto\x12\x0cgemstream.v1\"\xd1\x01\n\x0bInteraction\x12\x10\n\x08\x65vent_id\x18\x01 \x01(\t\x12\x0f\n\x07user_id\x18\x02 \x01(\t\x12\x0f\n\x07item_id\x18\x03 \x01(\x04\x12\x11\n\tauthor_id\x18\x04 \x01(\x04\x12\x0b\n\x03tag\x18\x05 \x01(\r\x12\x15\n\revent_time_ms\x18\x06 \x01(\x03\x12\x14\n\x0cplay_time_ms\x18\x07 \x01(\r\x12\x13\n\x0b\x64uration_ms\x18\x08 \x01(\r\x12,\n\x05kinds\x18\t \x03(\x0e\x32\x1d.gemstream.v1.InteractionKind*\xd6\x02\n\x0fInteractionKind\x12 \n\x1cINTERACTION_KIND_UNSPECIFIED\x10\x00\x12\x19\n\x15INTERACTION_KIND_VIEW\x10\x01\x12\x1a\n\x16INTERACTION_KIND_CLICK\x10\x02\x12\x19\n\x15INTERACTION_KIND_LIKE\x10\x03\x12\x1a\n\x16INTERACTION_KIND_SHARE\x10\x04\x12\x1c\n\x18INTERACTION_KIND_COMMENT\x10\x05\x12\x1b\n\x17INTERACTION_KIND_FOLLOW\x10\x06\x12\x1d\n\x19INTERACTION_KIND_PURCHASE\x10\x07\x12\x1e\n\x1aINTERACTION_KIND_LONG_VIEW\x10\x08\x12\x1c\n\x18INTERACTION_KIND_DISLIKE\x10\t\x12\x1b\n\x17INTERACTION_KIND_FORGET\x10\nb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -32,7 +32,7 @@ _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'protos.interaction_pb2', _g
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
   _globals['_INTERACTIONKIND']._serialized_start=255
-  _globals['_INTERACTIONKIND']._serialized_end=568
+  _globals['_INTERACTIONKIND']._serialized_end=597
   _globals['_INTERACTION']._serialized_start=43
   _globals['_INTERACTION']._serialized_end=252
 # @@protoc_insertion_point(module_scope)

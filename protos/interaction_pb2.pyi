@@ -19,6 +19,7 @@ class InteractionKind(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     INTERACTION_KIND_PURCHASE: _ClassVar[InteractionKind]
     INTERACTION_KIND_LONG_VIEW: _ClassVar[InteractionKind]
     INTERACTION_KIND_DISLIKE: _ClassVar[InteractionKind]
+    INTERACTION_KIND_FORGET: _ClassVar[InteractionKind]
 INTERACTION_KIND_UNSPECIFIED: InteractionKind
 INTERACTION_KIND_VIEW: InteractionKind
 INTERACTION_KIND_CLICK: InteractionKind
@@ -29,6 +30,7 @@ INTERACTION_KIND_FOLLOW: InteractionKind
 INTERACTION_KIND_PURCHASE: InteractionKind
 INTERACTION_KIND_LONG_VIEW: InteractionKind
 INTERACTION_KIND_DISLIKE: InteractionKind
+INTERACTION_KIND_FORGET: InteractionKind
 
 class Interaction(_message.Message):
     __slots__ = ("event_id", "user_id", "item_id", "author_id", "tag", "event_time_ms", "play_time_ms", "duration_ms", "kinds")

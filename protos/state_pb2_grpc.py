@@ -71,7 +71,7 @@ class StateServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def PutSummary(self, request, context):
-        """Compare-and-set: stored only if the user's summary still ends at base_boundary and the user was not deleted since.
+        """Compare-and-set: stored only if the user's summary still ends at base_boundary and nothing was deleted since.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -40,7 +40,7 @@ class StateServiceStub:
     GetRolled: _grpc.UnaryUnaryMultiCallable[_state_pb2.GetRolledRequest, _state_pb2.Rolled]
     """What the lifecycle boundary left behind since the last summary for this bundle version."""
     PutSummary: _grpc.UnaryUnaryMultiCallable[_state_pb2.PutSummaryRequest, _state_pb2.PutSummaryResponse]
-    """Compare-and-set: stored only if the user's summary still ends at base_boundary and the user was not deleted since."""
+    """Compare-and-set: stored only if the user's summary still ends at base_boundary and nothing was deleted since."""
 
 @_typing.type_check_only
 class StateServiceAsyncStub(StateServiceStub):
@@ -52,7 +52,7 @@ class StateServiceAsyncStub(StateServiceStub):
     GetRolled: _aio.UnaryUnaryMultiCallable[_state_pb2.GetRolledRequest, _state_pb2.Rolled]  # type: ignore[assignment]
     """What the lifecycle boundary left behind since the last summary for this bundle version."""
     PutSummary: _aio.UnaryUnaryMultiCallable[_state_pb2.PutSummaryRequest, _state_pb2.PutSummaryResponse]  # type: ignore[assignment]
-    """Compare-and-set: stored only if the user's summary still ends at base_boundary and the user was not deleted since."""
+    """Compare-and-set: stored only if the user's summary still ends at base_boundary and nothing was deleted since."""
 
 class StateServiceServicer(metaclass=_abc_1.ABCMeta):
     """UNAVAILABLE: this node does not own the user's partition (now)."""
@@ -79,6 +79,6 @@ class StateServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _state_pb2.PutSummaryRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_state_pb2.PutSummaryResponse, _abc.Awaitable[_state_pb2.PutSummaryResponse]]:
-        """Compare-and-set: stored only if the user's summary still ends at base_boundary and the user was not deleted since."""
+        """Compare-and-set: stored only if the user's summary still ends at base_boundary and nothing was deleted since."""
 
 def add_StateServiceServicer_to_server(servicer: StateServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

@@ -1,6 +1,7 @@
 """AdminService over gRPC: what the store holds, for operators."""
 
 import asyncio
+import time
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -11,8 +12,9 @@ from protos import admin_pb2, admin_pb2_grpc
 from services.errors import NotFound, Unreachable
 from services.interaction_messages import interaction_to_wire
 from services.state_messages import meta_to_wire
+from state.errors import StoreClosed
 from state.inspection import UserInspection, count_dirty, inspect_user, users_of
-from state.interaction import check_user_id
+from state.interaction import check_item_id, check_user_id
 from state.partition_stores import PartitionStores
 from state.user_store import UserStore
 from stream.errors import StreamError
@@ -23,6 +25,8 @@ from stream.topics import partition_of
 Context = grpc.aio.ServicerContext[Any, Any]
 
 _MAX_NEWEST = 256
+_MAX_WAIT_MS = 60_000
+_LOOK_EVERY_S = 0.05
 
 
 @dataclass(frozen=True)
@@ -37,6 +41,8 @@ class NodeView:
     counters: Mapping[str, int]
     delete_user: Callable[[str], Awaitable[None]]
     """Puts a deletion into the log. Raises StreamError."""
+    forget: Callable[[str, int], Awaitable[int]]
+    """Puts a request to forget one item of a user into the log; returns its offset. Raises StreamError."""
 
 
 class AdminService(admin_pb2_grpc.AdminServiceServicer):
@@ -82,6 +88,38 @@ class AdminService(admin_pb2_grpc.AdminServiceServicer):
             raise Unreachable(f"the deletion is not in the log: {error}") from error
         partition = partition_of(request.user_id, self._node.num_partitions)
         return admin_pb2.DeleteUserResponse(partition=partition)
+
+    async def DeleteInteractions(
+        self, request: admin_pb2.DeleteInteractionsRequest, context: Context
+    ) -> admin_pb2.DeleteInteractionsResponse:
+        """See protos/admin.proto."""
+        check_user_id(request.user_id)
+        check_item_id(request.item_id)
+        try:
+            offset = await self._node.forget(request.user_id, request.item_id)
+        except StreamError as error:
+            raise Unreachable(f"the request to forget is not in the log: {error}") from error
+        partition = partition_of(request.user_id, self._node.num_partitions)
+        wait_s = min(request.wait_ms, _MAX_WAIT_MS) / 1_000
+        return admin_pb2.DeleteInteractionsResponse(
+            partition=partition,
+            offset=offset,
+            applied=await self._is_applied(partition, offset, wait_s),
+        )
+
+    async def _is_applied(self, partition: int, offset: int, wait_s: float) -> bool:
+        """Whether this node applied a record within `wait_s`. It may own the partition no longer, or not yet."""
+        give_up_at = time.monotonic() + wait_s
+        while True:
+            try:
+                position = await asyncio.to_thread(self._node.stores.get(partition).position)
+            except StoreClosed:
+                position = None
+            if position is not None and position.next_offset > offset:
+                return True
+            if time.monotonic() > give_up_at:
+                return False
+            await asyncio.sleep(_LOOK_EVERY_S)
 
     def _describe(self, user: UserInspection) -> admin_pb2.UserDescription:
         meta, history = user.meta, self._node.stores.history

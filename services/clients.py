@@ -158,6 +158,22 @@ def delete_user(address: str, user_id: str, timeout_s: float) -> None:
         _call(stub.DeleteUser, request, address, timeout_s)
 
 
+def delete_interactions(address: str, user_id: str, item_id: int, timeout_s: float) -> bool:
+    """One blocking DeleteInteractions call; returns whether the request, which is in the log now, is applied, too.
+
+    Raises Unreachable, InvalidRequest.
+    """
+    with grpc.insecure_channel(address, options=_OPTIONS) as channel:
+        stub = admin_pb2_grpc.AdminServiceStub(channel)
+        request = admin_pb2.DeleteInteractionsRequest(
+            user_id=user_id, item_id=item_id, wait_ms=int(timeout_s * 900)
+        )
+        reply: admin_pb2.DeleteInteractionsResponse = _call(
+            stub.DeleteInteractions, request, address, timeout_s
+        )
+        return reply.applied
+
+
 def describe_store(address: str, timeout_s: float) -> admin_pb2.StoreDescription:
     """One blocking DescribeStore call. Raises Unreachable."""
     with grpc.insecure_channel(address, options=_OPTIONS) as channel:

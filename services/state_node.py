@@ -35,7 +35,7 @@ def relax_collector() -> None:
 
 
 class Eraser:
-    """Lets deleted users leave the disk, in the background."""
+    """Lets what users deleted leave the disk, in the background."""
 
     def __init__(self, stores: PartitionStores, interval_s: float) -> None:
         """`interval_s`: how long a round waits for the next."""
@@ -48,7 +48,7 @@ class Eraser:
             for partition in self._stores.partitions():
                 erased = await asyncio.to_thread(self._erase, partition)
                 if erased:
-                    log.info("%d deleted users are gone from the disk, too", erased)
+                    log.info("what %d users deleted is gone from the disk, too", erased)
             await asyncio.sleep(self._interval_s)
 
     def _erase(self, partition: int) -> int:

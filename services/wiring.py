@@ -31,7 +31,7 @@ from stream.compression_jobs import JobDispatcher
 from stream.consumer import InteractionConsumer
 from stream.dead_letters import DeadLetters
 from stream.decode import Decoder
-from stream.deletions import send_deletion
+from stream.deletions import send_deletion, send_forget
 from stream.ingest import Ingest
 from stream.ownership import Owners, OwnershipAnnouncer
 from stream.producer import Producer
@@ -190,6 +190,7 @@ def _state_node(settings: Settings, bootstrap: str) -> StateNode:
         consumer.progress.of,
         ingest.counters,
         partial(send_deletion, producer, topics.interactions),
+        partial(send_forget, producer, topics.interactions),
     )
     service = StateService(
         stores, topics.num_partitions, node.served, dispatcher.completed, dispatcher.wake

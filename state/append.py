@@ -78,6 +78,7 @@ def _are_simple(
     first_times = grouped.rows["event_time_ms"][grouped.starts]
     simple: npt.NDArray[np.bool_] = (
         (first_times > np.maximum(old["newest_event_time_ms"], old["deleted_until_ms"]))
+        & (first_times > old["forgotten_until_ms"])
         & (length - old["tail_start"] < history.seal_len)
         & (length < history.next_move(old["lifecycle_boundary"]))
         & (length < history.next_eviction(old["first_position"]))

@@ -59,12 +59,14 @@ class Hole:
 
 @dataclass(frozen=True)
 class Deletion:
-    """A user asks to be forgotten, with everything that happened until then."""
+    """A user asks to be forgotten, with everything that happened until then; or one item to be."""
 
     user_id: str
     offset: int
     until_ms: int
     """Event time up to which later arrivals are refused, too."""
+    item_id: int = 0
+    """The item to forget; 0 = everything."""
 
 
 @dataclass(frozen=True)
@@ -91,8 +93,10 @@ class Applied:
     duplicates: int = 0
     late: int = 0
     refused: int = 0
-    """Interactions of a past that their user had deleted."""
+    """Interactions of a past that their user had deleted, or about an item that the user had forgotten."""
     deletions: int = 0
+    forgotten: int = 0
+    """Interactions that forgotten items took with them."""
     replayed: int = 0
     """Interactions at offsets that the store had applied before."""
     folds: int = 0

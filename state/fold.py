@@ -6,6 +6,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 import numpy.typing as npt
 
+from state.forgotten_items import NOTHING_FORGOTTEN, ForgottenItems
 from state.interaction import Rows, empty_rows, hash_features, join_rows
 from state.segments import HistoryConfig
 from state.user_state import UserMeta
@@ -36,17 +37,21 @@ def fold(
     arrivals: Rows,
     history: HistoryConfig,
     read_sealed: Callable[[], Rows] = empty_rows,
+    forgotten: ForgottenItems = NOTHING_FORGOTTEN,
 ) -> Fold:
     """Add `arrivals` (in offset order) to a user's history.
 
     The outcome is the same as folding them one by one, whatever the split: a chunk is sealed at the very arrival that
     fills the tail. Ties in event time keep offset order. An event hash already in the tail is a duplicate; so is what
-    may lie among the sealed interactions, by its event time, and equals one of them in every feature. `read_sealed`
-    gives the interactions from `meta.first_position` to `meta.tail_start`; it is called at most once, and only when
-    there is such an arrival.
+    may lie among the sealed interactions, by its event time, and equals one of them in every feature, or equals one in
+    the tail that came back from a chunk without its hash. `read_sealed` gives the interactions from
+    `meta.first_position` to `meta.tail_start`; it is called at most once, and only when there is such an arrival.
+    What `forgotten` or a deletion refuses is counted only.
     """
     result = Fold(meta, tail)
     alive = arrivals["event_time_ms"] > meta.deleted_until_ms
+    if forgotten is not NOTHING_FORGOTTEN:
+        alive &= ~forgotten.refuse(arrivals)
     result.refused = int(np.count_nonzero(~alive))
     arrivals = arrivals[alive]
     sealed = _SealedFeatures(result, history, read_sealed)
@@ -94,6 +99,8 @@ def _take_until_seal(
     room = history.seal_len - len(result.tail)
     arrivals = arrivals[: _JUDGED_AT_ONCE * history.seal_len]
     known = sealed.contain(arrivals)
+    if not result.tail["event_hash"].all():
+        known |= _equal_unhashed(arrivals, result.tail)
     late = (arrivals["event_time_ms"] < result.meta.sealed_event_time_ms) & ~known
     wanted = ~known & ~late if history.late == "drop" else ~known
     new = wanted.copy()
@@ -106,8 +113,13 @@ def _take_until_seal(
     counted_late = late & new if history.late == "store" else late
     result.late += int(np.count_nonzero(counted_late[:num_taken]))
     if len(chosen):
-        result.tail = _in_event_time_order(join_rows([result.tail, arrivals[chosen]]))
+        result.tail = in_event_time_order(join_rows([result.tail, arrivals[chosen]]))
     return num_taken
+
+
+def _equal_unhashed(arrivals: Rows, tail: Rows) -> npt.NDArray[np.bool_]:
+    """Mask of those that equal, in every feature, an interaction of the tail without a hash."""
+    return np.isin(hash_features(arrivals), hash_features(tail[tail["event_hash"] == 0]))
 
 
 def _first_seen(
@@ -119,7 +131,8 @@ def _first_seen(
     return first & ~np.isin(hashes, known)
 
 
-def _in_event_time_order(rows: Rows) -> Rows:
+def in_event_time_order(rows: Rows) -> Rows:
+    """Rows by event time; ties keep their order."""
     times = rows["event_time_ms"]
     if np.all(times[1:] >= times[:-1]):
         return rows

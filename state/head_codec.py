@@ -5,8 +5,8 @@ offset  size  field
 4       1     format version, 1
 5       1     n, how many interactions are open (in no block yet), at most 8
 6       2     zero
-8       80    the fields of UserMeta in their order, int64 each
-88      48 n  the open interactions as INTERACTION records, oldest first
+8       88    the fields of UserMeta in their order, int64 each
+96      48 n  the open interactions as INTERACTION records, oldest first
 """
 
 import zlib

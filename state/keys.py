@@ -8,13 +8,14 @@ Family `users`, everything of one user under one prefix:
     kind 2  tail        first position of the block (8, big-endian)
     kind 3  chunk       first position (8, big-endian)
     kind 5  summary     bundle version, UTF-8       (kind 4 is kept for the repeats table)
+    kind 6  forgotten   no suffix: items the user had forgotten; where the head says that there are any
 
 Family `system`:
 
     "format"            the store's format version, partition and history configuration
     "position"          next offset to apply (8, big-endian) | fingerprint of the record before (8)
     "dirty" | user id   lifecycle boundary a summary is owed for
-    "erase" | user id   epoch of a deletion that may still lie in files on disk
+    "erase" | user id   epoch of the last deletion; what it deleted may still lie in files on disk
     "hole" | offset     records from that offset (8, big-endian) on that retention removed before they were applied
 """
 
@@ -24,7 +25,7 @@ _LENGTH = struct.Struct(">H")
 _LENGTHS = [_LENGTH.pack(length) for length in range(1 << 10)]  # four times what a user id may have
 _POSITION = struct.Struct(">Q")
 
-HEAD, TAIL, CHUNK, SUMMARY = b"\x01", b"\x02", b"\x03", b"\x05"
+HEAD, TAIL, CHUNK, SUMMARY, FORGOTTEN = b"\x01", b"\x02", b"\x03", b"\x05", b"\x06"
 FORMAT_KEY = b"format"
 POSITION_KEY = b"position"
 _DIRTY = b"dirty"

@@ -3,21 +3,29 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
+from typing import TypeAlias
 
 import numpy as np
+import numpy.typing as npt
 
 from state import keys
 from state.append import append_newer
 from state.arrivals import Applied, Arrivals, Deletion, Position
 from state.chunk_codec import decode_rows, encode_rows
-from state.fold import Fold, fold
+from state.fold import Fold
+from state.forgotten_codec import decode_forgotten, encode_forgotten
+from state.forgotten_items import NOTHING_FORGOTTEN, ForgottenItems
 from state.head_codec import MAX_OPEN, encode_heads, meta_of
 from state.head_table import HeadTable
 from state.interaction import Rows, empty_rows, join_rows
 from state.key_value_store import Batch, Family, KeyValueStore
 from state.segments import HistoryConfig
+from state.user_fold import UserFold
 from state.user_records import read_chunks, read_tail_blocks, scan_user
 from state.user_state import UserMeta
+
+_Slots: TypeAlias = npt.NDArray[np.int64]
+"""Of users in the head table."""
 
 
 def read_position(store: KeyValueStore) -> Position | None:
@@ -28,11 +36,19 @@ def read_position(store: KeyValueStore) -> Position | None:
 
 @dataclass
 class _UserShare:
-    """What a poll brought for one user: deletions, and the rows behind the last of them."""
+    """What a poll brought for one user: deletions, and which of the rows."""
 
     slot: int
     deletions: list[Deletion] = field(default_factory=list)
     indices: list[int] = field(default_factory=list)
+
+    def parts(self, arrivals: Arrivals) -> list[Rows]:
+        """The user's rows in offset order, cut at the deletions."""
+        rows = arrivals.rows[self.indices]
+        if not self.deletions:
+            return [rows]
+        cuts = [deletion.offset for deletion in self.deletions]
+        return np.split(rows, np.searchsorted(arrivals.offsets[self.indices], cuts))
 
 
 class PollBatch:
@@ -54,12 +70,12 @@ class PollBatch:
         position = read_position(self._store)
         stored_offset = position.next_offset if position else 0
         for user, share in self._share_out(arrivals, stored_offset).items():
-            self._add_user(user, share, arrivals.rows[share.indices])
+            self._add_user(user, share, arrivals)
         if arrivals.position.next_offset > stored_offset:
             self.batch.put(Family.SYSTEM, keys.POSITION_KEY, arrivals.position.encode())
 
     def _share_out(self, arrivals: Arrivals, stored_offset: int) -> dict[bytes, _UserShare]:
-        """What is left to the fold, by user, after everything simple was appended. Deletions are never simple."""
+        """What is left to the fold, by user, after everything simple was appended."""
         first = int(np.searchsorted(arrivals.offsets, stored_offset))
         self.applied.replayed += first
         users, rows = arrivals.user_keys[first:], arrivals.rows[first:]
@@ -71,49 +87,58 @@ class PollBatch:
         shares: dict[bytes, _UserShare] = {}
         for user, slot, deletion in zip(deleted, slots.tolist(), deletions, strict=False):
             shares.setdefault(user, _UserShare(slot)).deletions.append(deletion)
-        slots = slots[len(deleted) :]
-        for index in self._append(slots, rows, all_simple=not shares):
+        deleting, slots = slots[: len(deleted)], slots[len(deleted) :]
+        for index in self._append(slots, rows, deleting):
             share = shares.setdefault(users[index], _UserShare(int(slots[index])))
-            if not share.deletions or share.deletions[-1].offset < arrivals.offsets[first + index]:
-                share.indices.append(first + index)
+            share.indices.append(first + index)
         return shares
 
-    def _append(self, slots: np.ndarray, rows: Rows, *, all_simple: bool) -> Sequence[int]:
-        """Append what is simple; returns the indices of the other rows."""
-        if not len(rows) or not all_simple:
-            return range(len(rows))
-        left = append_newer(self._table, self._history, self.batch, slots, rows)
-        self.applied.interactions += len(rows) - len(left)
-        indices: list[int] = left.tolist()
+    def _append(self, slots: _Slots, rows: Rows, deleting: _Slots) -> list[int]:
+        """Append what is simple; returns the indices of the other rows. Those of users in `deleting` never are."""
+        waits = np.isin(slots, deleting)
+        soon = np.flatnonzero(~waits)
+        if len(soon):
+            chosen = soon if len(deleting) else slice(None)
+            left = append_newer(self._table, self._history, self.batch, slots[chosen], rows[chosen])
+            self.applied.interactions += len(soon) - len(left)
+            waits[soon[left]] = True
+        indices: list[int] = np.flatnonzero(waits).tolist()
         return indices
 
-    def _add_user(self, user: bytes, share: _UserShare, arrivals: Rows) -> None:
+    def _add_user(self, user: bytes, share: _UserShare, arrivals: Arrivals) -> None:
         """Fold one user."""
         prefix = keys.user_prefix(user)
         meta, tail, blocks = self._read_tail(prefix, share.slot)
         read_sealed: Callable[[], Rows] = partial(self._read_sealed, prefix, meta)
-        if share.deletions:
-            meta, tail, blocks = _forgotten(meta, share.deletions), empty_rows(), []
-            read_sealed = empty_rows
-            self._forget(user, meta)
-            self.applied.deletions += len(share.deletions)
-        folded = fold(meta, tail, arrivals, self._history, read_sealed)
-        self._count(folded)
-        if folded.applied:
-            self._put_tail(user, folded, blocks)
-            self._put_sealed(prefix, folded)
-        if folded.boundary_moved:
-            boundary = folded.meta.lifecycle_boundary
-            self.batch.put(Family.SYSTEM, keys.dirty_key(user), boundary.to_bytes(8, "big"))
-            self.applied.boundary_moves += 1
-        elif share.deletions:
-            self.batch.delete(Family.SYSTEM, keys.dirty_key(user))
+        forgotten = self._read_forgotten(prefix, meta)
+        user_fold = UserFold(meta, tail, self._history, read_sealed, forgotten)
+        first, *others = share.parts(arrivals)
+        self._count(user_fold.add(first))
+        for deletion, rows in zip(share.deletions, others, strict=True):
+            self.applied.deletions += 1
+            self.applied.forgotten += user_fold.delete(deletion)
+            self._count(user_fold.add(rows))
+        if user_fold.changed:
+            self._put_user(user, user_fold, blocks)
 
-    def _forget(self, user: bytes, meta: UserMeta) -> None:
-        prefix = keys.user_prefix(user)
-        self.batch.remove_range(Family.USERS, prefix, keys.after(prefix))
-        self._put_head(user, meta, empty_rows())
-        self.batch.put(Family.SYSTEM, keys.erase_key(user), meta.epoch.to_bytes(8, "big"))
+    def _put_user(self, user: bytes, user_fold: UserFold, old_blocks: Sequence[bytes]) -> None:
+        """What was folded, in place of the tail's `old_blocks` (keys) or of all that was stored."""
+        prefix, folded = keys.user_prefix(user), user_fold.outcome
+        dirty_key = keys.dirty_key(user)
+        if user_fold.rewritten:
+            self.batch.remove_range(Family.USERS, prefix, keys.after(prefix))
+            epoch = folded.meta.epoch.to_bytes(8, "big")
+            self.batch.put(Family.SYSTEM, keys.erase_key(user), epoch)
+        self._put_tail(user, folded, old_blocks)
+        self._put_sealed(prefix, folded)
+        if (forgotten := user_fold.forgotten_to_write) is not None:
+            self.batch.put(Family.USERS, prefix + keys.FORGOTTEN, encode_forgotten(forgotten))
+        if folded.boundary_moved:
+            boundary = folded.meta.lifecycle_boundary.to_bytes(8, "big")
+            self.batch.put(Family.SYSTEM, dirty_key, boundary)
+            self.applied.boundary_moves += 1
+        elif user_fold.rewritten:
+            self.batch.delete(Family.SYSTEM, dirty_key)
 
     def _put_head(self, user: bytes, meta: UserMeta, open_rows: Rows) -> None:
         head = self._table.put(user, meta, open_rows)
@@ -163,13 +188,13 @@ class PollBatch:
         rows = join_rows([*(decode_rows(block) for _, block in blocks), open_rows])
         return meta, rows, [key for key, _ in blocks]
 
+    def _read_forgotten(self, prefix: bytes, meta: UserMeta) -> ForgottenItems:
+        if not meta.forgotten_until_ms:
+            return NOTHING_FORGOTTEN
+        (value,) = self._store.get(Family.USERS, [prefix + keys.FORGOTTEN])
+        return decode_forgotten(value or b"")
+
     def _read_sealed(self, prefix: bytes, meta: UserMeta) -> Rows:
         cursor = scan_user(self._store, prefix)
         chunks = read_chunks(cursor, prefix, meta.first_position, meta.tail_start)
         return join_rows(map(decode_rows, chunks))
-
-
-def _forgotten(meta: UserMeta, deletions: list[Deletion]) -> UserMeta:
-    """What stays of a user: how often and until when everything was deleted."""
-    until_ms = max(meta.deleted_until_ms, *(deletion.until_ms for deletion in deletions))
-    return replace(UserMeta(), epoch=meta.epoch + len(deletions), deleted_until_ms=until_ms)

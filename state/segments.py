@@ -56,6 +56,10 @@ class HistoryConfig:
         """Position where the mid-term segment starts, for a history of `length` interactions."""
         return max(0, length - self.mid_term_len) // self.chunk_len * self.chunk_len
 
+    def tail_start(self, length: int) -> int:
+        """Position where the tail starts, for a history of `length` interactions."""
+        return max(0, length - self.recent_len) // self.chunk_len * self.chunk_len
+
     def next_move(self, lifecycle_boundary: IntOrArray) -> IntOrArray:
         """Length at which the lifecycle boundary will leave where it stands."""
         return lifecycle_boundary + (self.mid_term_len + self.chunk_len)

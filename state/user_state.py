@@ -10,10 +10,13 @@ from state.summary import Summary
 
 @dataclass(frozen=True, kw_only=True)
 class UserMeta:
-    """Positions and versions of one user's history. Positions count from the first interaction ever applied."""
+    """Positions and versions of one user's history.
+
+    Positions count from the first interaction ever applied; where an item was forgotten, anew from the oldest one left.
+    """
 
     version: int = 0
-    """Interactions ever applied; grows with every change of the history."""
+    """Grows with every change of the history: by one with each interaction applied, and with each item forgotten."""
     length: int = 0
     """Position behind the newest interaction."""
     first_position: int = 0
@@ -26,9 +29,11 @@ class UserMeta:
     sealed_event_time_ms: int = 0
     """Newest event time in any sealed chunk; what is older arrives late."""
     epoch: int = 0
-    """Raised by deletion; work begun under an older epoch is refused."""
+    """Raised by what deletes any interaction; work begun under an older epoch is refused."""
     deleted_until_ms: int = 0
     """Interactions with an event time up to this one belong to the deleted past and are refused."""
+    forgotten_until_ms: int = 0
+    """Interactions with an event time up to this one may be about a forgotten item; 0 when no item is forgotten."""
     tail_blocks: int = 0
     """How many blocks the tail lies in; the only field that depends on how the log was cut into polls."""
 

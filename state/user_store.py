@@ -171,7 +171,7 @@ class UserStore:
                 self._store.write(batch)
 
     def erase_deleted(self) -> int:
-        """Let deleted users leave the disk, too; returns how many. Takes its time; other calls go on meanwhile."""
+        """Let what users deleted leave the disk, too; returns how many. Takes its time; other calls go on meanwhile."""
         marks = dict(self._store.scan(Family.SYSTEM, *keys.erase_range()))
         if not marks:
             return 0

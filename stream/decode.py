@@ -14,7 +14,7 @@ import numpy as np
 import xxhash
 from google.protobuf.message import DecodeError
 
-from protos.interaction_pb2 import Interaction
+from protos.interaction_pb2 import INTERACTION_KIND_FORGET, Interaction
 from state.arrivals import Arrivals, Deletion, Position
 from state.errors import ConfigError, InvalidInteraction
 from state.interaction import (
@@ -125,7 +125,11 @@ class Decoder:
                 if record.value is None:
                     deletions.append(self._decode_deletion(record))
                     continue
-                user_id, row, clamped = self._decode_interaction(record, record.value)
+                message = self._parse(record.value)
+                if INTERACTION_KIND_FORGET in message.kinds:
+                    deletions.append(self._decode_forget(record, message))
+                    continue
+                user_id, row, clamped = self._decode_interaction(record, message)
             except InvalidInteraction as error:
                 rejected.append(Rejected(record, str(error)))
                 continue
@@ -153,6 +157,7 @@ class Decoder:
             max_future_ms=self._config.max_future_ms,
             max_value_bytes=self._config.max_value_bytes,
             kinds_mask=KINDS_MASK,
+            forget_mask=1 << INTERACTION_KIND_FORGET,
         )
         return read_interactions(values, keys, timestamps, limits)
 
@@ -168,10 +173,16 @@ class Decoder:
         self._check_partition(user_id, record)
         return Deletion(user_id, record.offset, record.timestamp)
 
+    def _decode_forget(self, record: Record, message: Interaction) -> Deletion:
+        """What the user did with the item is to be forgotten, up to the record's timestamp."""
+        check_user_id(message.user_id)
+        check_item_id(message.item_id)
+        self._check_partition(message.user_id, record)
+        return Deletion(message.user_id, record.offset, record.timestamp, message.item_id)
+
     def _decode_interaction(
-        self, record: Record, value: bytes
+        self, record: Record, message: Interaction
     ) -> tuple[str, tuple[int, ...], bool]:
-        message = self._parse(value)
         user_id, event_id = message.user_id, message.event_id
         event_time_ms = message.event_time_ms
         check_user_id(user_id)

@@ -1,8 +1,8 @@
 """Ordinary interactions of a whole poll at once, by compiled code: the fast twin of the reading in stream/decode.py.
 
-A record is ordinary when it is valid, its ids are ASCII and its key is its user id. The others are left to
-google.protobuf, which alone gives reasons. So this code may pass over a record, but what it reads it reads as
-google.protobuf does: fields in any order, the last of a repeated one wins, unknown ones are skipped.
+A record is ordinary when it is a valid interaction, its ids are ASCII and its key is its user id. The others, requests to
+forget among them, are left to google.protobuf, which alone gives reasons. So this code may pass over a record, but what
+it reads it reads as google.protobuf does: fields in any order, the last of a repeated one wins, unknown ones are skipped.
 """
 
 from collections.abc import Sequence
@@ -40,6 +40,8 @@ class Limits(NamedTuple):
     max_future_ms: int
     max_value_bytes: int
     kinds_mask: int
+    forget_mask: int
+    """The bit of the kind that makes a request of an interaction."""
 
 
 class Read(NamedTuple):
@@ -94,6 +96,7 @@ def _read_all(
         understood, event_id, user_id = _parse(data, start, end, row)
         fine[i] = (
             understood
+            and not row["kinds"] & limits.forget_mask
             and end - start <= limits.max_value_bytes
             and _within_limits(row, event_id, user_id, limits)
             and _are_equal(data, user_id, key_data, (key_start, key_end))

@@ -32,10 +32,10 @@ class OwnershipAnnouncer:
 
     async def run(self, served: Callable[[], set[int]]) -> None:
         """Announce what `served` names, as soon as it changes and again from time to time, until cancelled."""
-        announced: set[int] = set()
+        announced: frozenset[int] = frozenset()
         repeat_at_s = 0.0
         while True:
-            serving, now_s = served(), time.monotonic()
+            serving, now_s = frozenset(served()), time.monotonic()
             if due := serving if now_s >= repeat_at_s else serving - announced:
                 try:
                     await self._announce(due)

@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import Awaitable, Iterable, Sequence
 from types import TracebackType
-from typing import Self
+from typing import Protocol, Self, TypeVar
 
 from aiokafka import AIOKafkaProducer
 from aiokafka.errors import KafkaError, MessageSizeTooLargeError, RecordListTooLargeError
@@ -11,9 +11,17 @@ from aiokafka.errors import KafkaError, MessageSizeTooLargeError, RecordListTooL
 from stream.errors import BrokerUnavailable, RecordTooLarge, StreamError
 
 Header = tuple[str, bytes]
+_Outcome = TypeVar("_Outcome")
 
 MAX_RECORD_BYTES = 16 << 20
 """What the producer takes; a topic may take less."""
+
+
+class Delivered(Protocol):
+    """What is known of a record in the log; aiokafka's RecordMetadata has it."""
+
+    @property
+    def offset(self) -> int: ...
 
 
 class Producer:
@@ -62,13 +70,13 @@ class Producer:
         *,
         key: bytes | None = None,
         headers: Sequence[Header] = (),
-    ) -> Awaitable[object]:
+    ) -> Awaitable[Delivered]:
         """Queue a record, its key decides the partition; await the result to know that it is in the log.
 
         Raises StreamError.
         """
         try:
-            delivery: Awaitable[object] = await self._running.send(
+            delivery: Awaitable[Delivered] = await self._running.send(
                 topic, value, key=key, headers=list(headers)
             )
         except MessageSizeTooLargeError as error:
@@ -107,10 +115,10 @@ class Producer:
         return self._producer
 
 
-async def wait_for_delivery(deliveries: Sequence[Awaitable[object]]) -> None:
-    """Wait until every queued record is in the log. Raises StreamError for the first that is not."""
+async def wait_for_delivery(deliveries: Sequence[Awaitable[_Outcome]]) -> list[_Outcome]:
+    """Wait until every queued record is in the log, and tell where. Raises StreamError for the first that is not."""
     try:
-        await asyncio.gather(*deliveries)
+        return await asyncio.gather(*deliveries)
     except (MessageSizeTooLargeError, RecordListTooLargeError) as error:
         raise RecordTooLarge(f"the broker refuses a record for its size: {error}") from error
     except KafkaError as error:

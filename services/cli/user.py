@@ -1,4 +1,4 @@
-"""`gemstream user`: what is known of a user."""
+"""`gemstream user`: what is known of a user, and how it is deleted."""
 
 import time
 from typing import Annotated
@@ -78,14 +78,44 @@ def delete(
     give_up_at = time.monotonic() + timeout
     while (now := _epoch(address, user, timeout)) is not None and now == epoch:
         if time.monotonic() > give_up_at:
-            raise CommandError(
-                f"the deletion is in the log, but not applied after {timeout:.0f} s; see `gemstream store stats`"
-            )
+            raise CommandError(_not_applied("deletion", timeout))
         time.sleep(_LOOK_EVERY_S)
     if as_json:
         print_json({"deleted": user})
     else:
         print_text(f"user {user} is deleted")
+
+
+@app.command()
+def forget(
+    user: Annotated[str, typer.Argument(help="The user id.")],
+    item: Annotated[int, typer.Argument(min=1, max=2**64 - 1, help="The item id.")],
+    yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
+    config: ConfigOption = None,
+    state: StateAddressOption = None,
+    timeout: TimeoutOption = 30.0,
+    as_json: JsonOption = False,
+) -> None:
+    """Delete what a user did with one item until now, as if it had never been.
+
+    Older events of that kind that come later are refused. The request goes through Kafka, as a deletion does.
+    """
+    from services import clients
+
+    if not yes:
+        typer.confirm(
+            f"Delete everything that user {user} did with item {item}?", abort=True, err=True
+        )
+    if not clients.delete_interactions(state_address(state, config), user, item, timeout):
+        raise CommandError(_not_applied("request", timeout))
+    if as_json:
+        print_json({"user": user, "forgotten_item": str(item)})
+    else:
+        print_text(f"item {item} is forgotten for user {user}")
+
+
+def _not_applied(what: str, timeout: float) -> str:
+    return f"the {what} is in the log, but not applied after {timeout:.0f} s; see `gemstream store stats`"
 
 
 def _epoch(address: str, user: str, timeout: float) -> int | None:

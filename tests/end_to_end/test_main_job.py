@@ -18,6 +18,7 @@ from model.training.train import train
 from protos import recommender_pb2 as wire
 from protos.interaction_pb2 import Interaction
 from services.local_kafka import RunningKafka, start_kafka
+from state.interaction import Rows
 from state.key_value_store import MemoryStore
 from state.partition_stores import PartitionStores
 from state.rocks_config import RocksConfig
@@ -128,6 +129,51 @@ async def test_a_deleted_user_stays_deleted(deployed: Deployment) -> None:
     assert user is not None
     assert (user.meta.length, user.meta.epoch) == (1, 1)
     deployed.stop()
+
+
+async def test_a_forgotten_item_leaves_history_and_summary(
+    deployed: Deployment, bundle: Path
+) -> None:
+    log = make_event_log()
+    events = to_messages(log)
+    of_user = log.rows[log.user_index == log.user_ids.index("user-3")]
+    item = int(of_user["item_id"][0])
+    deployed.start("up")
+    await deployed.produce(events)
+    wait_for("all events in the state", lambda: deployed.applied() == len(events))
+    wait_for("a summary at the boundary", lambda: summary_is_complete(deployed, "user-3"))
+    command = [sys.executable, "-m", "services.cli", "user", "forget", "user-3", str(item), "--yes"]
+    await asyncio.to_thread(
+        subprocess.run, [*command, "--config", str(deployed.config)], check=True, timeout=60
+    )
+    wait_for("another summary", lambda: summary_is_complete(deployed, "user-3"))
+    deployed.kill_role("state-node")
+    await deployed.produce([event for event in events if event.user_id == "user-3"])
+    expected = of_user[of_user["item_id"] != item]
+    count = len(events) + 1 + len(of_user)
+    wait_for("the same events once more", lambda: deployed.applied() == count)
+    wait_for("the summary", lambda: summary_is_complete(deployed, "user-3"))
+    deployed.stop()
+
+    assert_same_as_uninterrupted(deployed, await read_log(deployed, count))
+    assert_as_if_only(expected, "user-3", deployed, bundle)
+
+
+def assert_as_if_only(rows: Rows, user: str, deployed: Deployment, bundle: Path) -> None:
+    """What is stored of a user is what these interactions alone give, the summary included."""
+    compressor, stores = Compressor(load_bundle(bundle)), stores_of(deployed)
+    store = stores.open(partition_of(user, deployed.topics.num_partitions))
+    stored = store.read_user(user, compressor.bundle_version)
+    assert stored is not None
+    assert stored.summary is not None
+    boundary = SMALL.history.lifecycle_boundary(len(rows))
+    assert (stored.meta.length, stored.meta.lifecycle_boundary) == (len(rows), boundary)
+    newer = stored.decode(user).rows["item_id"]
+    assert newer.tolist() == rows["item_id"][boundary:].tolist()
+    chunks = [rows[start : start + 4] for start in range(0, boundary, 4)]
+    expected = compressor.roll(None, chunks, boundary, 0)
+    np.testing.assert_allclose(stored.summary.tokens, expected.tokens, rtol=0, atol=1e-6)
+    stores.close_all()
 
 
 async def test_a_broker_that_goes_away_is_waited_for(tmp_path: Path, bundle: Path) -> None:

@@ -41,6 +41,8 @@ class FakeOwner:
     summaries_for: list[str] = field(default_factory=list)
     wakes: int = 0
     deleted: list[str] = field(default_factory=list)
+    stuck_at: int | None = None
+    """Offset of a request that stays in the log, not applied."""
 
     def __post_init__(self) -> None:
         for partition in range(NUM_PARTITIONS):
@@ -55,22 +57,30 @@ class FakeOwner:
     async def delete(self, user: str) -> None:
         """As if the deletion went through the log."""
         self.deleted.append(user)
+        await self.forget(user, 0)
+
+    async def forget(self, user: str, item_id: int) -> int:
+        """As if the request went through the log."""
+        if self.stuck_at is not None:
+            return self.stuck_at
         store = self.store_of(user)
         position = store.position()
         offset = position.next_offset if position else 0
-        deletion = Deletion(user, offset, START_MS + 1_000)
+        deletion = Deletion(user, offset, START_MS + 1_000, item_id)
         end = Position(offset + 1, 0)
         store.apply(Arrivals(store.partition, end, [], np.arange(0), empty_rows(), [deletion]))
+        return offset
 
-    def add(self, user: str, count: int) -> None:
-        """`count` more interactions of a user."""
+    def add(self, user: str, count: int, without: int = 0) -> None:
+        """`count` more interactions of a user, but for the one with the item `without`."""
         store = self.store_of(user)
         position = store.position()
         start = position.next_offset if position else 0
         rows = make_rows(list(range(start, start + count)), first_item=start + 1)
         offsets = np.arange(start, start + count)
-        end, users = Position(start + count, 0), [user.encode()] * count
-        store.apply(Arrivals(store.partition, end, users, offsets, rows))
+        wanted = rows["item_id"] != without
+        end, users = Position(start + count, 0), [user.encode()] * int(wanted.sum())
+        store.apply(Arrivals(store.partition, end, users, offsets[wanted], rows[wanted]))
 
     @contextlib.asynccontextmanager
     async def serving(self) -> AsyncIterator[str]:
@@ -88,6 +98,7 @@ class FakeOwner:
             lambda _: PartitionProgress(36, 40, 4, 1.5),
             {"late": 2},
             self.delete,
+            self.forget,
         )
         add_StateServiceServicer_to_server(service, server.server)
         add_AdminServiceServicer_to_server(AdminService(node), server.server)

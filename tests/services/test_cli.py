@@ -65,6 +65,29 @@ async def test_user_delete() -> None:
     assert shown.returncode == 3
 
 
+async def test_user_forget() -> None:
+    owner = FakeOwner()
+    owner.add("ann", 20)
+    forget = ["user", "forget", "ann", "20", "--timeout", "5"]
+    async with owner.serving() as address:
+        refused = await gemstream(*forget, "--state", address)
+        assert refused.returncode != 0
+        assert newest_item(owner, "ann") == 20
+        done = await gemstream(*forget, "--yes", "--json", "--state", address)
+        assert newest_item(owner, "ann") == 19
+        owner.stuck_at = 30
+        late = await gemstream(*forget, "--yes", "--timeout", "1", "--state", address)
+    assert json.loads(done.stdout) == {"user": "ann", "forgotten_item": "20"}
+    assert late.returncode == 1
+    assert "the request is in the log, but not applied after 1 s" in late.stderr
+
+
+def newest_item(owner: FakeOwner, user: str) -> int:
+    stored = owner.store_of(user).read_user(user, "")
+    assert stored is not None
+    return int(stored.decode(user).rows["item_id"][-1])
+
+
 async def test_store_stats() -> None:
     owner = FakeOwner()
     owner.add("ann", 20)

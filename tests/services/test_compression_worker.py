@@ -62,6 +62,24 @@ async def test_long_ways_are_gone_in_steps() -> None:
     assert summary.boundary == 12
 
 
+async def test_a_summary_forgets_an_item_as_if_it_had_never_been() -> None:
+    owner, never = FakeOwner(), FakeOwner()
+    owner.add("ann", 24)
+    await compress(owner, SumCompressor(), "ann")
+    await owner.forget("ann", 5)
+    assert summary_of(owner, "ann") is None
+    await compress(owner, SumCompressor(), "ann")
+    never.add("ann", 24, without=5)
+    await compress(never, SumCompressor(), "ann")
+    summary, expected = summary_of(owner, "ann"), summary_of(never, "ann")
+    assert summary is not None
+    assert expected is not None
+    assert (summary.boundary, summary.count) == (expected.boundary, expected.count) == (9, 9)
+    assert summary.accumulators == expected.accumulators
+    assert summary.tokens.tobytes() == expected.tokens.tobytes()
+    assert owner.store_of("ann").dirty_marks() == []
+
+
 async def test_doubled_jobs_and_strangers_do_no_harm() -> None:
     owner = FakeOwner()
     owner.add("ann", 24)

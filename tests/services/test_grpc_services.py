@@ -20,7 +20,8 @@ from services.clients import StateClient
 from services.errors import CannotListen, NotFound, Unreachable
 from services.grpc_server import GrpcServer
 from state.user_state import UserState
-from tests.services.nodes import FakeOwner, SumCompressor, recommending
+from stream.topics import partition_of
+from tests.services.nodes import NUM_PARTITIONS, FakeOwner, SumCompressor, recommending
 from tests.state.builders import make_rows
 
 
@@ -196,6 +197,45 @@ async def test_a_deleted_user_is_unknown() -> None:
     assert owner.deleted == ["ann"]
     assert caught.value.code() is grpc.StatusCode.NOT_FOUND
     assert sum(partition.users for partition in store.partitions) == 0
+
+
+async def test_a_forgotten_item_leaves_the_state() -> None:
+    owner = FakeOwner()
+    owner.add("ann", 20)
+    async with owner.serving() as address, StateClient(address, 5.0) as users:
+        assert await forget(address, "ann", 19) == (20, True)
+        state = await users.read_user("ann", "v1")
+    assert state is not None
+    assert state.rows["item_id"].tolist() == [*range(7, 19), 20]
+    assert (state.meta.length, state.meta.epoch) == (19, 1)
+
+
+async def test_a_request_that_is_not_applied_yet_says_so() -> None:
+    owner = FakeOwner(stuck_at=20)
+    owner.add("ann", 20)
+    async with owner.serving() as address:
+        assert await forget(address, "ann", 19, wait_ms=100) == (20, False)
+        owner.stores.close(partition_of("ann", NUM_PARTITIONS))  # given to another node
+        assert await forget(address, "ann", 19, wait_ms=100) == (20, False)
+
+
+@pytest.mark.parametrize(
+    ("user", "item", "text"), [("", 1, "user_id has 0"), ("ann", 0, "item_id is 0")]
+)
+async def test_a_request_names_a_user_and_an_item(user: str, item: int, text: str) -> None:
+    async with FakeOwner().serving() as address:
+        with pytest.raises(grpc.aio.AioRpcError, match=text) as caught:
+            await forget(address, user, item)
+    assert caught.value.code() is grpc.StatusCode.INVALID_ARGUMENT
+
+
+async def forget(address: str, user: str, item: int, wait_ms: int = 10_000) -> tuple[int, bool]:
+    """Offset of the request, and whether it was applied."""
+    async with grpc.aio.insecure_channel(address) as channel:
+        reply = await admin_pb2_grpc.AdminServiceStub(channel).DeleteInteractions(
+            admin_pb2.DeleteInteractionsRequest(user_id=user, item_id=item, wait_ms=wait_ms)
+        )
+    return reply.offset, reply.applied
 
 
 async def test_health_and_reflection_answer() -> None:

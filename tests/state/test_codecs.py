@@ -1,4 +1,4 @@
-"""Bytes of chunks, heads and summaries: round trips, damage found, unknown versions refused."""
+"""Bytes of chunks, heads, summaries and lists of forgotten items: round trips, damage found, unknown versions refused."""
 
 from pathlib import Path
 
@@ -10,6 +10,8 @@ from hypothesis.extra import numpy as np_st
 from state import keys
 from state.chunk_codec import decode_rows, encode_records, encode_rows
 from state.errors import CorruptValue, UnknownFormat
+from state.forgotten_codec import decode_forgotten, encode_forgotten
+from state.forgotten_items import FORGOTTEN, ForgottenItems
 from state.head_codec import (
     MAX_OPEN,
     decode_head,
@@ -122,6 +124,20 @@ def test_summary_comes_back(num_tokens: int, width: int, accumulators: bytes) ->
         decode_summary(bytes(damaged), "v1")
 
 
+@given(np_st.arrays(FORGOTTEN, st.integers(0, 20)), st.data())
+def test_forgotten_items_come_back_and_damage_is_found(entries: Rows, data: st.DataObject) -> None:
+    encoded = encode_forgotten(ForgottenItems(entries))
+    assert np.array_equal(decode_forgotten(encoded).entries, entries)
+    damaged = bytearray(encoded)
+    bit = data.draw(st.integers(0, len(damaged) * 8 - 1))
+    damaged[bit // 8] ^= 1 << bit % 8
+    with pytest.raises((CorruptValue, UnknownFormat)):
+        decode_forgotten(bytes(damaged))
+    for length in range(len(encoded)):
+        with pytest.raises(CorruptValue):
+            decode_forgotten(encoded[:length])
+
+
 users = st.text(min_size=1, max_size=20).map(str.encode)
 
 
@@ -152,8 +168,13 @@ def test_rows_of_version_1_stay_readable(name: str) -> None:
 
 def test_head_of_version_1_stays_readable() -> None:
     meta, rows = decode_head((GOLDEN / "head_v1.bin").read_bytes())
-    assert list(vars(meta).values()) == list(range(1, 11))
+    assert list(vars(meta).values()) == list(range(1, 12))
     assert np.array_equal(rows, make_rows([0, 5, 5, 90_000]))
+
+
+def test_forgotten_items_of_version_1_stay_readable() -> None:
+    forgotten = decode_forgotten((GOLDEN / "forgotten_v1.bin").read_bytes())
+    assert forgotten.entries.tolist() == [(2**64 - 1, 1_000), (7, 2_000)]
 
 
 def test_summary_of_version_1_stays_readable() -> None:

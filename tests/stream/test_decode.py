@@ -112,6 +112,42 @@ def test_a_null_value_without_a_user_is_rejected(key: bytes | None, reason: str)
     assert reason in letter.reason
 
 
+def forget(**fields: object) -> bytes:
+    values: dict[str, object] = {"user_id": "ann", "item_id": 7, "kinds": [10]}
+    return Interaction(**{**values, **fields}).SerializeToString()  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        forget(),
+        forget(kinds=[1, 10]),
+        forget(event_id="e9", event_time_ms=NOW_MS - 5_000),
+        interaction(kinds=[10, 3]),
+    ],
+)
+def test_a_request_to_forget_an_item_is_no_interaction(value: bytes) -> None:
+    decoded = decode(
+        FakeRecord(interaction()), FakeRecord(value, offset=1), FakeRecord(interaction(), offset=2)
+    )
+    assert decoded.arrivals.deletions == [Deletion("ann", 1, NOW_MS, item_id=7)]
+    assert decoded.arrivals.offsets.tolist() == [0, 2]
+    assert decoded.rejected == []
+
+
+@pytest.mark.parametrize(
+    ("fields", "reason"),
+    [
+        ({"item_id": 0}, "item_id is 0"),
+        ({"user_id": ""}, "user_id has 0 bytes"),
+        ({"user_id": "bob"}, "belongs to"),
+    ],
+)
+def test_a_request_to_forget_nothing_is_rejected(fields: dict[str, object], reason: str) -> None:
+    (letter,) = decode(FakeRecord(forget(**fields))).rejected
+    assert reason in letter.reason
+
+
 def test_a_clock_from_the_future_is_set_back_and_counted() -> None:
     ahead = interaction(event_time_ms=NOW_MS + 3_600_000)
     slightly = interaction(event_time_ms=NOW_MS + 1_000)

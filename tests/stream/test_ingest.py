@@ -23,6 +23,7 @@ from state.segments import HistoryConfig
 from stream.consumer import ConsumerConfig, InteractionConsumer
 from stream.dead_letters import CUT_FROM, REASON, SOURCE_OFFSET, DeadLetters
 from stream.decode import Decoded, Decoder, DecoderConfig, Record, Rejected
+from stream.deletions import send_forget
 from stream.errors import OffsetUnreachable, TopicMismatch
 from stream.ingest import Ingest
 from stream.phases import Phase
@@ -231,6 +232,23 @@ async def test_a_restart_goes_on_where_the_store_stands(
         await until(lambda: second.applied() == 4)
         assert second.items("ann") == list(range(1, 10))
         assert second.ingest.counters["replayed"] == 0
+
+
+async def test_an_item_is_forgotten_in_its_place_in_the_log(
+    kafka: RunningKafka, topics: TopicsConfig, tmp_path: Path, group: str
+) -> None:
+    await produce(kafka.bootstrap, topics.interactions, [event("ann", n) for n in range(9)])
+    async with Producer(kafka.bootstrap) as producer:
+        assert await send_forget(producer, topics.interactions, "ann", 4) == 9
+    again = [event("ann", 3), event("ann", 9)]
+    await produce(kafka.bootstrap, topics.interactions, again)
+    for path in (tmp_path / "first", tmp_path / "rebuilt"):
+        node = Node(kafka.bootstrap, topics, path, f"{group}-{path.name}")
+        async with running(node):
+            await until(lambda: node.applied() == 10)  # noqa: B023
+            assert node.items("ann") == [1, 2, 3, *range(5, 11)]
+            counters = node.ingest.counters
+            assert (counters["forgotten"], counters["refused"]) == (1, 1)
 
 
 async def test_two_members_share_the_users_and_a_leaver_hands_over(
