@@ -152,6 +152,7 @@ async def test_a_known_log_gives_known_numbers(
             "refused": 1,
             "replayed": 0,
             "deletions": 1,
+            "forgotten": 0,
             "dead_letters": 2,
             "evicted_chunks": 0,
         }
