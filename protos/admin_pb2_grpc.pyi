@@ -38,6 +38,10 @@ class AdminServiceStub:
     """Puts the deletion into the interactions topic, where producers may put it themselves; the owner applies it in turn.
     Returns when it is in the log. UNAVAILABLE: the broker does not take it.
     """
+    TakeCheckpoints: _grpc.UnaryUnaryMultiCallable[_admin_pb2.TakeCheckpointsRequest, _admin_pb2.TakeCheckpointsResponse]
+    """Takes checkpoints now, of one partition or all that are served, and answers once they are complete.
+    INVALID_ARGUMENT: the node keeps no checkpoints. NOT_FOUND: the partition is not served here.
+    """
 
 @_typing.type_check_only
 class AdminServiceAsyncStub(AdminServiceStub):
@@ -48,6 +52,10 @@ class AdminServiceAsyncStub(AdminServiceStub):
     DeleteUser: _aio.UnaryUnaryMultiCallable[_admin_pb2.DeleteUserRequest, _admin_pb2.DeleteUserResponse]  # type: ignore[assignment]
     """Puts the deletion into the interactions topic, where producers may put it themselves; the owner applies it in turn.
     Returns when it is in the log. UNAVAILABLE: the broker does not take it.
+    """
+    TakeCheckpoints: _aio.UnaryUnaryMultiCallable[_admin_pb2.TakeCheckpointsRequest, _admin_pb2.TakeCheckpointsResponse]  # type: ignore[assignment]
+    """Takes checkpoints now, of one partition or all that are served, and answers once they are complete.
+    INVALID_ARGUMENT: the node keeps no checkpoints. NOT_FOUND: the partition is not served here.
     """
 
 class AdminServiceServicer(metaclass=_abc_1.ABCMeta):
@@ -74,6 +82,16 @@ class AdminServiceServicer(metaclass=_abc_1.ABCMeta):
     ) -> _typing.Union[_admin_pb2.DeleteUserResponse, _abc.Awaitable[_admin_pb2.DeleteUserResponse]]:
         """Puts the deletion into the interactions topic, where producers may put it themselves; the owner applies it in turn.
         Returns when it is in the log. UNAVAILABLE: the broker does not take it.
+        """
+
+    @_abc_1.abstractmethod
+    def TakeCheckpoints(
+        self,
+        request: _admin_pb2.TakeCheckpointsRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_admin_pb2.TakeCheckpointsResponse, _abc.Awaitable[_admin_pb2.TakeCheckpointsResponse]]:
+        """Takes checkpoints now, of one partition or all that are served, and answers once they are complete.
+        INVALID_ARGUMENT: the node keeps no checkpoints. NOT_FOUND: the partition is not served here.
         """
 
 def add_AdminServiceServicer_to_server(servicer: AdminServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

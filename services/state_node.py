@@ -5,6 +5,7 @@ import logging
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 
+from services.checkpointer import Checkpointer
 from services.grpc_server import GrpcServer
 from services.stopping import unless_stopped
 from state.errors import StoreClosed
@@ -12,7 +13,6 @@ from state.partition_stores import PartitionStores
 from stream.compression_jobs import JobDispatcher
 from stream.consumer import InteractionConsumer
 from stream.ingest import Ingest
-from stream.phases import Phase
 from stream.producer import Producer
 
 log = logging.getLogger(__name__)
@@ -55,6 +55,8 @@ class StateNode:
     dispatcher: JobDispatcher
     eraser: Eraser
     stores: PartitionStores
+    checkpoints: Checkpointer | None = None
+    """None where no checkpoints are kept."""
 
     async def run(self, stop: asyncio.Event) -> None:
         """Run until `stop` is set or a part fails; then stop in order.
@@ -66,6 +68,8 @@ class StateNode:
             stack.callback(self.stores.close_all)
             await stack.enter_async_context(self.producer)
             stack.push_async_callback(self.consumer.stop)
+            if self.checkpoints is not None:
+                stack.callback(self.checkpoints.stop)
             await self.server.start()
             stack.push_async_callback(self.server.stop)
             await unless_stopped(self.consumer.start(), stop)
@@ -73,7 +77,7 @@ class StateNode:
 
     def served(self) -> set[int]:
         """The partitions whose users can be read: this node's, caught up."""
-        return self.consumer.assigned() & self.consumer.phases.in_phase(Phase.READY)
+        return self.consumer.served()
 
     async def _report_readiness(self) -> None:
         """Health checks hear SERVING once every partition that came with an assignment has caught up."""
@@ -87,6 +91,7 @@ class StateNode:
             asyncio.create_task(self.dispatcher.run(self.served)),
             asyncio.create_task(self.eraser.run()),
             asyncio.create_task(self._report_readiness()),
+            *([asyncio.create_task(self.checkpoints.run())] if self.checkpoints else []),
             asyncio.create_task(stop.wait()),
         ]
         await asyncio.wait([ingest, *others], return_when=asyncio.FIRST_COMPLETED)
