@@ -4,7 +4,8 @@ import asyncio
 import logging
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from services.errors import NotFound
@@ -92,37 +93,33 @@ class Checkpointer:
         self._restorer.stop()
 
     async def _take_if_due(self, partition: int) -> None:
-        """A partition that just came here may have a checkpoint that is young enough."""
         try:
-            if partition not in self._due_at_s:
-                newest = await asyncio.to_thread(self._writer.newest, partition)
-                age_s = self._config.interval_s
-                if newest is not None:
-                    self.log.last[partition] = Taken(newest, is_new=False)
-                    age_s = max(0.0, time.time() - newest.created_at_ms / 1_000)
-                self._wait(partition, self._config.interval_s - age_s)
-                if age_s < self._config.interval_s:
-                    return
-            await self._take(partition)
+            if partition in self._due_at_s or await self._is_due_on_arrival(partition):
+                await self._take(partition)
         except (StoreClosed, LeaseExpired) as error:
             log.info("no checkpoint of partition %d: %s", partition, error)
         except StateError as error:
             log.error("no checkpoint of partition %d: %s", partition, error)  # noqa: TRY400
 
+    async def _is_due_on_arrival(self, partition: int) -> bool:
+        """A partition that just came here may have a checkpoint that is young enough."""
+        with self._counted(partition):
+            newest = await asyncio.to_thread(self._writer.newest, partition)
+        if newest is None:
+            return True
+        self.log.last[partition] = Taken(newest, is_new=False)
+        age_s = max(0.0, time.time() - newest.created_at_ms / 1_000)
+        self._wait(partition, self._config.interval_s - age_s)
+        return age_s >= self._config.interval_s
+
     async def _take(self, partition: int, *, prune: bool = False) -> Taken | None:
-        self._wait(partition, min(_RETRY_AFTER_S, self._config.interval_s))
-        try:
+        with self._counted(partition):
             taken = await asyncio.to_thread(
                 self._writer.take,
                 self._stores.get(partition),
                 lambda: self._check_served(partition),
                 prune=prune,
             )
-        except StateError as error:
-            if not isinstance(error, StoreClosed):
-                self.log.failures[partition] += 1
-                self.log.last_failure[partition] = str(error)
-            raise
         self._wait(partition, self._config.interval_s)
         if taken is not None:
             if taken.is_new or partition not in self.log.last:
@@ -130,6 +127,19 @@ class Checkpointer:
             if taken.is_new:
                 _tell(taken)
         return taken
+
+    @contextmanager
+    def _counted(self, partition: int) -> Iterator[None]:
+        """What fails inside is counted, and due again soon; a partition that went elsewhere is no failure."""
+        self._wait(partition, min(_RETRY_AFTER_S, self._config.interval_s))
+        try:
+            yield
+        except StoreClosed:
+            raise
+        except StateError as error:
+            self.log.failures[partition] += 1
+            self.log.last_failure[partition] = str(error)
+            raise
 
     def _wait(self, partition: int, seconds: float) -> None:
         self._due_at_s[partition] = time.monotonic() + seconds

@@ -58,11 +58,13 @@ class CheckpointWriter:
     ) -> Taken | None:
         """Take a checkpoint, unless nothing was written since the last; then remove those beyond what is kept.
 
-        `prune` removes all but the newest. None for a store that nothing was applied to. `check_owner` is called while
+        `prune` lets deleted users leave the store's files first, and removes all but the newest. None for a store that nothing was applied to. `check_owner` is called while
         files are uploaded and before anything becomes visible or is removed; what it raises ends the call. Raises
         CheckpointError, StoreError, and ConfigError when the repository holds histories of other lengths.
         """
         with self._lock:
+            if prune:
+                store.erase_deleted()
             taken = self._take(store, check_owner)
             if taken is not None:
                 check_owner()

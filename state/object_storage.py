@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from pyarrow import ArrowInvalid, fs
+from pyarrow import ArrowException, fs
 
 from state.errors import ConfigError, DamagedCheckpoint, RepositoryUnavailable
 
@@ -38,7 +38,7 @@ class ObjectStorage:
                 self._fs, root = fs.FileSystem.from_uri(uri)
             else:
                 self._fs, root = fs.LocalFileSystem(), str(Path(uri).absolute())
-        except (ArrowInvalid, OSError) as error:
+        except (ArrowException, OSError) as error:
             raise ConfigError(f"checkpoints.uri {uri!r} cannot be used: {error}") from error
         self._is_local = isinstance(self._fs, fs.LocalFileSystem)
         self._root = root.rstrip("/")
@@ -146,7 +146,7 @@ class ObjectStorage:
         """Map what the library raises."""
         try:
             yield
-        except (OSError, ArrowInvalid) as error:
+        except (OSError, ArrowException) as error:
             raise RepositoryUnavailable(
                 f"checkpoints at {self.shown_uri} cannot be read or written: {error}"
             ) from error

@@ -131,7 +131,7 @@ class InteractionConsumer(ConsumerRebalanceListener):  # type: ignore[misc]  # a
         if self._running.partitions_for_topic(self._topic) is None:
             raise TopicMismatch(
                 f"topic {self._topic!r} is gone from Kafka at {self._bootstrap}; make it again and start from a new "
-                "data directory"
+                "data directory (and another checkpoints.uri)"
             )
         polled = await self._fetched()
         # What comes out of a fetch belongs to the assignment at that moment, even if the waiting began before it.

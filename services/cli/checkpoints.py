@@ -1,10 +1,14 @@
 """`gemstream store checkpoint|list|verify|restore`: copies of the state to fall back on."""
 
-from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
+from services.cli.checkpoint_output import (
+    print_checkpoint_reports,
+    print_local_reports,
+    print_restored,
+)
 from services.cli.options import (
     ConfigOption,
     DataDirOption,
@@ -24,7 +28,6 @@ from services.cli.output import (
     time_text,
 )
 from services.settings import Settings, load_settings
-from services.store_verification import CheckpointReport, LocalReport
 from state.checkpoint_manifest import created_at_ms_of, offset_of
 from state.checkpoint_repository import CheckpointRepository
 from state.errors import DamagedCheckpoint, UnknownFormat
@@ -158,7 +161,7 @@ def restore(
                 "newer_checkpoints": 0 if discard_newer else len(newer),
             }
         )
-    _print_restored(restored, as_json=as_json)
+    print_restored(restored, as_json=as_json)
 
 
 def verify(
@@ -194,8 +197,8 @@ def verify(
         if settings.checkpoints.uri is None:
             print_text("no checkpoints are kept: `uri` in [checkpoints] is not set")
         else:
-            _print_checkpoint_reports(checkpoints, deep=deep)
-        _print_local_reports(stores, settings.data_dir)
+            print_checkpoint_reports(checkpoints, deep=deep)
+        print_local_reports(stores, settings.data_dir)
     if is_damaged:
         raise typer.Exit(CommandError.FAILED)
 
@@ -245,69 +248,3 @@ def _listed(repository: CheckpointRepository, partition: int, name: str) -> dict
     except (DamagedCheckpoint, UnknownFormat) as error:
         return {**about, "damage": str(error)}
     return {**about, "files": len(manifest.files), "bytes": manifest.num_bytes}
-
-
-def _print_restored(restored: list[dict[str, Any]], *, as_json: bool) -> None:
-    if as_json:
-        print_json(restored)
-        return
-    print_table(
-        f"{len(restored)} partitions restored",
-        ["partition", "next offset", "taken at", "files", "size", "path"],
-        [
-            (
-                each["partition"],
-                each["next_offset"],
-                time_text(each["created_at_ms"]),
-                each["files"],
-                bytes_text(each["bytes"]),
-                each["path"],
-            )
-            for each in restored
-        ],
-    )
-    if any(each["newer_checkpoints"] for each in restored):
-        print_text(
-            "There are newer checkpoints. A state node restores the newest when it starts: restore again with "
-            "--discard-newer if they are no good."
-        )
-
-
-def _print_checkpoint_reports(reports: list[CheckpointReport], *, deep: bool) -> None:
-    how = "read whole" if deep else "files and sizes; --deep reads them"
-    print_table(
-        f"{len(reports)} checkpoints ({how})",
-        ["partition", "next offset", "taken at", "result"],
-        [
-            (
-                each.partition,
-                offset_of(each.name),
-                time_text(created_at_ms_of(each.name)),
-                "DAMAGED" if each.damage else "ok",
-            )
-            for each in reports
-        ],
-    )
-    for each in reports:
-        for damage in each.damage:
-            print_text(f"partition {each.partition}, checkpoint {each.name}: {damage}")
-
-
-def _print_local_reports(reports: list[LocalReport], data_dir: Path) -> None:
-    print_table(
-        f"{len(reports)} local stores in {data_dir}",
-        ["partition", "next offset", "users", "records", "result"],
-        [
-            (
-                each.partition,
-                "?" if each.next_offset is None else each.next_offset,
-                each.users,
-                each.records,
-                "DAMAGED" if each.damage else each.left_out or "ok",
-            )
-            for each in reports
-        ],
-    )
-    for each in reports:
-        for damage in each.damage:
-            print_text(f"partition {each.partition}: {damage}")

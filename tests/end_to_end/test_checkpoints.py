@@ -95,7 +95,7 @@ async def test_a_node_lost_with_its_disk_is_replaced_though_kafka_forgot(
     second.start("run", "state-node")
     wait_for(
         "a partition on each node",
-        lambda: 3 > len(served(first)) and sorted(served(first) + served(second)) == [0, 1, 2],
+        lambda: len(served(first)) < 3 and sorted(served(first) + served(second)) == [0, 1, 2],
     )
     offsets = take([first, second])
     assert sum(offsets.values()) == 600

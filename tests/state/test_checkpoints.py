@@ -14,6 +14,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from state import keys
 from state.checkpoint_config import CheckpointsConfig
 from state.checkpoint_manifest import Manifest
 from state.errors import (
@@ -23,6 +24,7 @@ from state.errors import (
     RepositoryUnavailable,
     StoreLocked,
 )
+from state.key_value_store import Family
 from state.partition_stores import PartitionStores
 from state.segments import HistoryConfig
 from state.summary import Summary
@@ -408,21 +410,43 @@ def test_an_older_state_does_not_pass_for_the_newest(machine: Machine, other: Ma
     behind.close()
 
 
-def test_a_deleted_user_leaves_with_the_old_checkpoints(machine: Machine, place: Path) -> None:
+def test_a_deleted_user_leaves_with_the_old_checkpoints(machine: Machine, other: Machine) -> None:
     store = machine.open()
     add(store, 100, users=4)
     machine.take(store)
     delete(store, "user-1")
-    # Deleted, not yet erased: the values are still in the files, and so in this checkpoint.
     machine.take(store)
+    assert erase_marks(other) == 1, "deleted, and its values are still in the files"
     assert store.erase_deleted() == 1
     assert machine.take(store).is_new, "without any new record"
-    machine.take(store, prune=True)
-    (name,) = machine.repository.names(PARTITION)
-    manifest = machine.repository.read(PARTITION, name)
-    names = {file.sha256 for file in manifest.files}
-    assert {path.name for path in (place / "files").iterdir()} == names
+    assert erase_marks(other) == 0
+    assert len(machine.offsets()) == 3
     store.close()
+
+
+def test_prune_leaves_nothing_of_a_deleted_user(
+    machine: Machine, other: Machine, place: Path
+) -> None:
+    store = machine.open()
+    add(store, 100, users=4)
+    machine.take(store)
+    delete(store, "user-1")
+    manifest = machine.take(store, prune=True).manifest
+    assert machine.offsets() == [101]
+    assert erase_marks(other) == 0
+    assert {path.name for path in (place / "files").iterdir()} == {
+        file.sha256 for file in manifest.files
+    }
+    store.close()
+
+
+def erase_marks(machine: Machine) -> int:
+    """Deleted users whose values may lie in the files of the newest checkpoint."""
+    machine.restorer.restore(PARTITION, machine.repository.names(PARTITION)[0])
+    store = machine.open()
+    marks = list(store.database.scan(Family.SYSTEM, *keys.erase_range()))
+    store.close()
+    return len(marks)
 
 
 def test_a_store_in_use_is_not_replaced(machine: Machine, other: Machine) -> None:
