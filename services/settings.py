@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from services.toml_config import read_toml, structure
+from state.checkpoint_config import CheckpointsConfig
 from state.errors import ConfigError
 from state.rocks_config import RocksConfig
 from state.segments import HistoryConfig
@@ -112,6 +113,7 @@ class Settings:
     history: HistoryConfig = field(default_factory=HistoryConfig)
     rocks: RocksConfig = field(default_factory=RocksConfig)
     decoder: DecoderConfig = field(default_factory=DecoderConfig)
+    checkpoints: CheckpointsConfig = field(default_factory=CheckpointsConfig)
     consumer: ConsumerConfig = field(default_factory=ConsumerConfig)
     dispatch: DispatchConfig = field(default_factory=DispatchConfig)
     liveness: LivenessConfig = field(default_factory=LivenessConfig)
@@ -140,6 +142,7 @@ def _read_settings(path: Path) -> Settings:
         settings,
         data_dir=path.parent / settings.data_dir,
         bundle=path.parent / settings.bundle,
+        checkpoints=settings.checkpoints.relative_to(path.parent),
     )
 
 

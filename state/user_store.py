@@ -3,6 +3,7 @@
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 
 from state import keys
 from state.arrivals import Applied, Arrivals, Hole, Position
@@ -186,6 +187,16 @@ class UserStore:
                     batch.delete(Family.SYSTEM, key)
             self._store.write(batch)
         return len(marks)
+
+    def checkpoint(self, path: Path) -> tuple[Position | None, int]:
+        """Make a copy of the database in the new directory `path`.
+
+        Returns the copy's position and sequence number. Writes wait for the last milliseconds alone.
+        """
+        self._store.flush_memory()
+        with self._write_lock:
+            self._store.checkpoint(path)
+            return read_position(self._store), self._store.sequence()
 
     def record_hole(self, end_offset: int, now_ms: int) -> None:
         """Go on at `end_offset`, and keep a record of what was never applied before it. Durable when it returns."""
