@@ -97,12 +97,14 @@ class StoreVerification:
         try:
             manifest = restorer.repository.read(report.partition, report.name)
             if not deep:
-                report.damage = restorer.repository.faults(manifest)
+                faults = restorer.repository.faults(manifest)
+                report.damage = [f"checkpoint {report.name}: {fault}" for fault in faults]
                 return report
             self._tell(f"partition {report.partition}: reading checkpoint {report.name} ...")
             with self._directory.scratch("verify", report.partition) as scratch:
                 database = restorer.fetch(manifest, scratch)
-                report.damage = self._found(database, report.partition)[1]
+                damage = self._found(database, report.partition)[1]
+                report.damage = [f"checkpoint {report.name}: {each}" for each in damage]
         except (DamagedCheckpoint, UnknownFormat, ConfigError) as error:
             report.damage.append(str(error))
         return report

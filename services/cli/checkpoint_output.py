@@ -14,8 +14,8 @@ def print_restored(restored: list[dict[str, Any]], *, as_json: bool) -> None:
         print_json(restored)
         return
     print_table(
-        f"{len(restored)} partitions restored",
-        ["partition", "next offset", "taken at", "files", "size", "path"],
+        f"{len(restored)} partitions restored into {Path(restored[0]['path']).parent}",
+        ["partition", "next offset", "taken at", "files", "size"],
         [
             (
                 each["partition"],
@@ -23,7 +23,6 @@ def print_restored(restored: list[dict[str, Any]], *, as_json: bool) -> None:
                 time_text(each["created_at_ms"]),
                 each["files"],
                 bytes_text(each["bytes"]),
-                each["path"],
             )
             for each in restored
         ],
@@ -53,7 +52,7 @@ def print_checkpoint_reports(reports: list[CheckpointReport], *, deep: bool) -> 
     )
     for each in reports:
         for damage in each.damage:
-            print_text(f"partition {each.partition}, checkpoint {each.name}: {damage}")
+            print_text(f"partition {each.partition}, {damage}")
 
 
 def print_local_reports(reports: list[LocalReport], data_dir: Path) -> None:

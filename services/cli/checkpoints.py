@@ -147,7 +147,13 @@ def restore(
     restored = []
     for each, (name, newer) in chosen.items():
         people.print(f"partition {each}: restoring checkpoint {name} ...")
-        manifest = restorer.restore(each, name)
+        try:
+            manifest = restorer.restore(each, name)
+        except (DamagedCheckpoint, UnknownFormat) as error:
+            raise CommandError(
+                f"partition {each} keeps the store that it has: {error}. `store list` shows older checkpoints: "
+                "choose one with --offset"
+            ) from error
         if discard_newer:
             repository.remove(each, newer)
         restored.append(

@@ -147,4 +147,5 @@ def test_a_damaged_checkpoint_is_not_put_in_place(site: Site) -> None:
     done = site.call("restore", "--partition", "3")
     assert done.code == 1
     assert site.newest.name in done.stderr
+    assert "choose one with --offset" in done.stderr
     assert site.call("verify", "--json").document()["stores"][0]["next_offset"] == 170
