@@ -140,7 +140,9 @@ async def test_a_known_log_gives_known_numbers(
     ]
     await produce(kafka.bootstrap, topics.interactions, records)
     async with watched(node) as watch:
-        samples = await watch.until(partition_lag_records=0, ingest_deletions_total=1)
+        samples = await watch.until(
+            partition_lag_records=0, ingest_deletions_total=1, ingest_interactions_total=18
+        )
         counts = {name: samples["gemstream_ingest_" + name + "_total",] for name in INGEST_COUNTERS}
         for name in ("folds", "boundary_moves", "sealed_chunks"):
             assert counts.pop(name) >= 1
