@@ -1,107 +1,92 @@
-"""`make bench NAME=ingest [QUICK=1]`: every engine on the same log, on the same broker, one after another."""
+"""`make bench NAME=ingest [QUICK=1]`: every section in turn, on one broker."""
 
 import argparse
-import asyncio
-import json
-import subprocess
-import sys
-import tempfile
-from dataclasses import asdict
-from pathlib import Path
+import os
+from dataclasses import dataclass
 from typing import Any
 
-from rich.console import Console
-from rich.table import Table
-
-from bench.ingest.log import fill_topic, make_log
+from bench.ingest import hot_user, reading, scale_out
+from bench.ingest.arena import Arena, open_arena
+from bench.ingest.compare import compare
+from bench.ingest.log import make_log, read_complete_journey
+from bench.ingest.records import Record, encode
 from bench.report import write_report
-from services.local_kafka import start_kafka
 from stream.topics import TopicsConfig
 
-console = Console(stderr=True)
+SECTIONS = ("synthetic", "complete_journey", "scale_out", "reading", "hot_user")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sizes:
+    """How much of everything."""
+
+    num_events: int
+    num_users: int
+    journey_events: int | None
+    repeats: int
+    reading_load: int
+    hot_events: int
+    """Of the hot user, and of all others together."""
+    hot_seconds: float
+
+
+FULL = Sizes(
+    num_events=2_000_000,
+    num_users=1_000_000,
+    journey_events=None,
+    repeats=3,
+    reading_load=2_000_000,
+    hot_events=1_000_000,
+    hot_seconds=20,
+)
+QUICK = Sizes(
+    num_events=200_000,
+    num_users=20_000,
+    journey_events=150_000,
+    repeats=2,
+    reading_load=400_000,
+    hot_events=100_000,
+    hot_seconds=4,
+)
 
 
 def main() -> None:
-    """Make the logs, run the engines, print the table and the report."""
+    """Run the sections, print their tables and the report."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--quick", action="store_true", help="less of everything: two minutes")
-    quick = parser.parse_args().quick
-    num_events, num_users = (200_000, 20_000) if quick else (2_000_000, 1_000_000)
-    with tempfile.TemporaryDirectory(prefix="gemstream-bench-") as name:
-        directory = Path(name)
-        broker = start_kafka(directory / "kafka")
-        try:
-            outcomes = _run_all(broker.bootstrap, num_events, num_users, directory)
-        finally:
-            broker.stop()
-    _print(outcomes)
-    write_report("ingest", quick, _figures(outcomes))
+    parser.add_argument("--only", choices=SECTIONS, action="append", help="these sections alone")
+    given = parser.parse_args()
+    with open_arena() as arena:
+        figures = _measure(arena, QUICK if given.quick else FULL, given.only or SECTIONS)
+    figures["load_average_at_end"] = round(os.getloadavg()[0], 2)
+    write_report("ingest", given.quick, figures)
 
 
-def _run_all(
-    bootstrap: str, num_events: int, num_users: int, directory: Path
-) -> dict[str, dict[str, Any]]:
-    """Faust is some hundred times slower and gets a tenth of the log, of the same kind."""
-    topics = {
-        size: TopicsConfig(
-            interactions=f"events-{size}",
-            dead_letters=f"dead-{size}",
-            compression_jobs=f"jobs-{size}",
-        )
-        for size in (num_events, num_events // 10)
-    }
-    for size, names in topics.items():
-        with console.status(f"producing {size:,} events"):
-            asyncio.run(fill_topic(bootstrap, names, make_log(size, num_users)))
-    outcomes = {}
-    for engine in ("bare", "gemstream", "quix", "faust"):
-        size = num_events // 10 if engine == "faust" else num_events
-        arguments = [engine, bootstrap, json.dumps(asdict(topics[size])), str(size)]
-        with console.status(f"{engine}: {size:,} events"):
-            done = subprocess.run(  # noqa: S603  our own command
-                [sys.executable, "-m", "bench.ingest.engine", *arguments, str(directory / engine)],
-                capture_output=True,
-                text=True,
-                check=False,
-            )
-        if done.returncode:
-            raise SystemExit(f"{engine} failed:\n{done.stderr[-2_000:]}")
-        outcomes[engine] = {"events": size, **json.loads(done.stdout.splitlines()[-1])}
-    return outcomes
+def _measure(arena: Arena, sizes: Sizes, sections: tuple[str, ...]) -> dict[str, Any]:
+    synthetic = _synthetic(sizes.num_events, sizes.num_users)
+    figures: dict[str, Any] = {}
+    if "synthetic" in sections:
+        figures |= compare(arena, "synthetic", synthetic, sizes.repeats).figures()
+    if "complete_journey" in sections:
+        log = read_complete_journey(sizes.journey_events)
+        journey = encode(log, TopicsConfig().num_partitions)
+        compared = compare(arena, "complete-journey", journey, sizes.repeats)
+        figures |= {f"complete_journey_{name}": v for name, v in compared.figures().items()}
+    if "scale_out" in sections:
+        topics = arena.filled("scale-out", synthetic)
+        figures |= scale_out.measure(arena, topics, len(synthetic), sizes.repeats)
+    if "reading" in sections:
+        same = sizes.reading_load == sizes.num_events
+        load = synthetic if same else _synthetic(sizes.reading_load, sizes.num_users)
+        figures |= reading.measure(arena, load)
+    if "hot_user" in sections:
+        hot, seconds = sizes.hot_events, sizes.hot_seconds
+        figures["hot_user"] = hot_user.measure(arena, hot, hot, seconds)
+    return figures
 
 
-def _rate(outcome: dict[str, Any]) -> float:
-    return float(outcome["events"] / outcome["seconds"])
-
-
-def _figures(outcomes: dict[str, dict[str, Any]]) -> dict[str, float]:
-    ours = outcomes["gemstream"]
-    event_bytes = 70
-    return {
-        "events_per_s": round(_rate(ours)),
-        "ratio_to_faust": round(_rate(ours) / _rate(outcomes["faust"]), 2),
-        "ratio_to_quix": round(_rate(ours) / _rate(outcomes["quix"]), 2),
-        "share_of_bare_consume": round(_rate(ours) / _rate(outcomes["bare"]), 3),
-        "bytes_per_interaction": round(ours["disk_bytes"] / ours["events"], 1),
-        "write_amplification": round(ours["written_bytes"] / (ours["events"] * event_bytes), 2),
-        "peak_memory_mib": round(ours["peak_memory_bytes"] / 2**20),
-    }
-
-
-def _print(outcomes: dict[str, dict[str, Any]]) -> None:
-    table = Table(
-        "engine", "events", "seconds", "events/s", "MiB on disk", "MiB written", "peak MiB"
-    )
-    for engine, outcome in outcomes.items():
-        mib = [outcome[f"{name}_bytes"] / 2**20 for name in ("disk", "written", "peak_memory")]
-        table.add_row(
-            engine,
-            f"{outcome['events']:,}",
-            f"{outcome['seconds']:.2f}",
-            f"{_rate(outcome):,.0f}",
-            *(f"{value:.1f}" for value in mib),
-        )
-    Console().print(table)
+def _synthetic(num_events: int, num_users: int) -> list[Record]:
+    return encode(make_log(num_events, num_users), TopicsConfig().num_partitions)
 
 
 if __name__ == "__main__":
