@@ -11,8 +11,6 @@ from bench.ingest.records import Record, num_bytes
 from bench.ingest.shares import BACKGROUND, POLL, REST
 
 ENGINES = ("bare", "gemstream", "quix")
-FAUST_PART = 10
-"""Faust gets one in so many events: it is some hundred times slower."""
 
 
 @dataclass
@@ -67,9 +65,11 @@ class Comparison:
         return float(run["written_bytes"] / (run["events"] * self.event_bytes))
 
 
-def compare(arena: Arena, log: str, records: list[Record], repeats: int) -> Comparison:
-    """All engines on `records`."""
-    few = records[: len(records) // FAUST_PART]
+def compare(
+    arena: Arena, log: str, records: list[Record], repeats: int, faust_part: int
+) -> Comparison:
+    """All engines on `records`; Faust on one in `faust_part` of them."""
+    few = records[: len(records) // faust_part]
     topics = arena.filled(log, records)
     runs: dict[str, list[Outcome]] = {engine: [] for engine in (*ENGINES, "faust")}
     for _ in range(repeats):
