@@ -21,8 +21,18 @@ STOP_WITHIN_S = 60.0
 class StateNodeProcess:
     """`gemstream run state-node` on a directory. Use as a context manager."""
 
-    def __init__(self, directory: Path, bootstrap: str, topics: TopicsConfig, group: str) -> None:
-        """Start it. A long session timeout lets a bench stop it for a while."""
+    def __init__(
+        self,
+        directory: Path,
+        bootstrap: str,
+        topics: TopicsConfig,
+        group: str,
+        cache_mib: int | None = None,
+    ) -> None:
+        """Start it. A long session timeout lets a bench stop it for a while.
+
+        `cache_mib`: the size of RocksDB's cache, and of its memtables; theirs when not given.
+        """
         directory.mkdir(parents=True)
         port, _ = choose_ports([])
         self.address = f"127.0.0.1:{port}"
@@ -33,7 +43,7 @@ class StateNodeProcess:
             f'[topics]\ninteractions = "{topics.interactions}"\ndead_letters = "{topics.dead_letters}"\n'
             f'compression_jobs = "{topics.compression_jobs}"\nnum_partitions = {topics.num_partitions}\n'
             f'[consumer]\ngroup = "{group}"\nsession_timeout_ms = 120000\n'
-            f'[state_node]\nlisten = "{self.address}"\n'
+            f'[state_node]\nlisten = "{self.address}"\n' + _rocks(cache_mib)
         )
         command = [sys.executable, "-m", "services.cli", "run", "state-node"]
         with self._log.open("wb") as log:
@@ -68,3 +78,10 @@ class StateNodeProcess:
         except subprocess.TimeoutExpired:
             self._process.kill()
             self._process.wait()
+
+
+def _rocks(cache_mib: int | None) -> str:
+    if cache_mib is None:
+        return ""
+    num_bytes = cache_mib << 20
+    return f"[rocks]\nblock_cache_bytes = {num_bytes}\nmemtable_bytes = {num_bytes}\n"

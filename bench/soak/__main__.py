@@ -31,18 +31,25 @@ def main() -> None:
     """Run, print, report."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--quick", action="store_true", help="under two minutes")
-    quick = parser.parse_args().quick
+    parser.add_argument(
+        "--cache-mib",
+        type=int,
+        help="RocksDB's cache and memtables, instead of the defaults: full sooner",
+    )
+    given = parser.parse_args()
+    quick = given.quick
     load = QUICK if quick else FULL
     with open_arena() as arena:
         topics = arena.topics(GROUP)
         directory = arena.directory / "node"
-        with StateNodeProcess(directory, arena.bootstrap, topics, GROUP) as node:
+        with StateNodeProcess(directory, arena.bootstrap, topics, GROUP, given.cache_mib) as node:
             samples, sent, reads = asyncio.run(_soak(load, arena, topics, node))
             describe_s = _describe(node.address)
         disk_bytes = sum(path.stat().st_size for path in directory.rglob("*.sst"))
     write_csv(samples, RESULTS / "soak.csv")
     figures = _figures(load, samples, sent, reads)
     figures |= {"disk_mib": round(disk_bytes / 2**20, 1), "describe_store_s": round(describe_s, 2)}
+    figures["cache_mib"] = given.cache_mib
     _print(figures)
     write_report("soak", quick, figures)
 
