@@ -27,6 +27,7 @@ class Sizes:
     num_users: int
     journey_events: int | None
     repeats: int
+    scale_out_repeats: int
     faust_part: int
     """Faust, some hundred times slower, gets one in so many events."""
     reading_load: int
@@ -41,6 +42,7 @@ FULL = Sizes(
     num_users=1_000_000,
     journey_events=None,
     repeats=3,
+    scale_out_repeats=3,
     faust_part=10,
     reading_load=2_000_000,
     hot_events=1_000_000,
@@ -51,6 +53,7 @@ QUICK = Sizes(
     num_users=20_000,
     journey_events=150_000,
     repeats=2,
+    scale_out_repeats=1,
     faust_part=20,
     reading_load=200_000,
     hot_events=100_000,
@@ -108,7 +111,9 @@ class Sections:
     def scale_out(self) -> dict[str, Any]:
         """Two nodes against one."""
         topics = self._arena.filled("scale-out", self._users)
-        return scale_out.measure(self._arena, topics, len(self._users), self._sizes.repeats)
+        return scale_out.measure(
+            self._arena, topics, len(self._users), self._sizes.scale_out_repeats
+        )
 
     def reading(self) -> dict[str, Any]:
         """Long and short histories, read beside ingest."""

@@ -29,7 +29,7 @@ def measure(arena: Arena, num_ordinary: int, num_hot: int, seconds: float) -> di
         paced = _paced(arena, topics, records, len(records) / seconds)
         full = arena.run("gemstream", topics, len(records))
         outcomes[kind] = {"paced": paced, "full": full}
-        if hot:
+        if not in_order:
             shares = arena.run("gemstream-shares", topics, len(records))
             outcomes[kind]["shares"] = shares
             print_shares(kind, shares)
