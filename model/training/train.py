@@ -97,8 +97,7 @@ def _initial_network(
         config.tokenizer.codebook_size,
     )
     network.features.set_item_vectors(items.item_ids, _fit_width(vectors, width), items.counts)
-    with torch.no_grad():
-        network.codebooks_DKH.copy_(_fit_width(tokenizer.codebooks, width))
+    network.set_codebooks(_fit_width(tokenizer.codebooks, width))
     return network
 
 
