@@ -21,7 +21,9 @@ def weights_of(module: nn.Module) -> Weights:
 
 
 def under(weights: Weights, prefix: str) -> Weights:
-    return {n.removeprefix(f"{prefix}."): w for n, w in weights.items() if n.startswith(f"{prefix}.")}
+    return {
+        n.removeprefix(f"{prefix}."): w for n, w in weights.items() if n.startswith(f"{prefix}.")
+    }
 
 
 def softmax(scores: Array) -> Array:

@@ -18,7 +18,7 @@ FEATURES = ["item_id", "author_id", "tag", "event_time_ms", "play_time_ms", "dur
 def vectors(rows: Rows, features: ItemFeatures) -> np.ndarray:
     items = to_tensors(rows, features.config)
     with torch.no_grad():
-        return features(ItemTensors(items.ids, items.dense.double())).numpy()  # type: ignore[no-any-return]
+        return features(ItemTensors(items.ids, items.dense.double())).numpy()
 
 
 def small_features(item_hashes: int = 1) -> ItemFeatures:
