@@ -106,7 +106,10 @@ def load_bundle(path: Path) -> Bundle:
         _verify(path / name, manifest["sha256"].get(name))
     try:
         return _assemble(path, _version(manifest_bytes), manifest)
-    except (KeyError, TypeError, RuntimeError, ValueError, cattrs.BaseValidationError) as error:
+    except cattrs.BaseValidationError as error:
+        faults = "; ".join(cattrs.transform_error(error, path="", format_exception=_phrase))
+        raise BundleError(f"{path}: its parts do not fit together: {faults}") from error
+    except (KeyError, TypeError, RuntimeError, ValueError) as error:
         raise BundleError(f"{path}: its parts do not fit together: {error}") from error
     except (ModelError, StateError, safetensors.SafetensorError) as error:
         raise BundleError(f"{path}: {error}") from error
@@ -188,6 +191,10 @@ def _read_manifest(path: Path) -> tuple[bytes, dict[str, Any]]:
             f"{path} has bundle format {found}; this release reads format {FORMAT_VERSION}"
         )
     return data, manifest
+
+
+def _phrase(error: BaseException, _: type | None) -> str:
+    return str(error)
 
 
 def _damaged(path: Path, fault: str) -> BundleError:

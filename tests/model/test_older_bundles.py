@@ -43,5 +43,7 @@ def test_settings_that_did_not_exist_take_their_defaults(copied: Path, bundle: B
 
 def test_a_former_name_is_refused_with_the_names_of_today(copied: Path) -> None:
     edit_network(copied, "mid_term", [], divergence="as_printed")
-    with pytest.raises(BundleError, match="do not fit together"):
+    with pytest.raises(
+        BundleError, match="as_printed not in .*'indexer_first'.* @ .mid_term.divergence"
+    ):
         load_bundle(copied)
