@@ -11,6 +11,7 @@ from typing import Literal
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional
 
 from model.layers import Attention, FeedForward, LayerConfig, Segment
 from model.mid_term import KEPT_AT, Indexer, MidTermConfig, kept_mass, teacher_from_logits
@@ -113,7 +114,10 @@ class DecoderBlock(nn.Module):
         """The mid-term segment, cut down to the top-k when `select`; the BOS state (query 0) asks for all beams."""
         if trace is None and (not select or segment.mask.shape[1] <= self.indexer.config.top_k):
             return segment
-        scores = self.indexer(states_BQH[:, 0], segment.vectors)
+        query_BH = states_BQH[:, 0]
+        if self.residual_weight > 1:  # states that triple with every block would triple the scores
+            query_BH = functional.rms_norm(query_BH, query_BH.shape[-1:])
+        scores = self.indexer(query_BH, segment.vectors)
         attended, attended_scores = segment, scores
         if select:
             attended_scores, attended = self.indexer.select(scores, segment)

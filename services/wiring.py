@@ -114,7 +114,12 @@ async def run_inference_node(settings: Settings, stop: asyncio.Event) -> None:
     users, follow_owners = _users(settings)
     server = GrpcServer(config.listen, [RECOMMENDER_SERVICE])
     service = RecommenderService(
-        Recommender(bundle, config.beam_width),
+        Recommender(
+            bundle,
+            config.beam_width,
+            max_per_first_code=config.max_per_first_code,
+            exact=config.exact_search,
+        ),
         users,
         bundle.version,
         bundle.history,

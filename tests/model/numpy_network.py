@@ -154,11 +154,13 @@ def block(
     states_PH = states_PH + attended
     mid_term = context["mid_term"]
     if select and len(mid_term) > config.mid_term.top_k:
-        indexer = config.mid_term
+        chosen, query = config.mid_term, states_PH[0]
+        if config.residual == "literal":
+            query = rms_norm(query, np.ones_like(query))
         scores = indexer_scores(
-            states_PH[0], mid_term, under(w, "indexer"), indexer.indexer_heads, indexer.indexer_relu
+            query, mid_term, under(w, "indexer"), chosen.indexer_heads, chosen.indexer_relu
         )
-        mid_term = mid_term[np.argsort(-scores, kind="stable")[: indexer.top_k]]
+        mid_term = mid_term[np.argsort(-scores, kind="stable")[: chosen.top_k]]
     segments = {**context, "mid_term": mid_term}
     branches = [branch(states_PH, keys, under(w, name), heads) for name, keys in segments.items()]
     if config.residual == "literal":
