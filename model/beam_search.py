@@ -46,11 +46,10 @@ def beam_search(
     SIDs with that prefix, so beams no worse than `dropped_log_probs` are proven to be the best there are. At most
     `max_per_first_code` beams share their first code.
     """
-    nodes = torch.zeros(num_requests, 1, dtype=torch.int64)
-    codes = torch.zeros(num_requests, 1, 0, dtype=torch.int64)
-    generator = torch.zeros(num_requests, 1)
-    log_probs = generator
-    dropped = torch.full((num_requests,), -torch.inf)
+    nodes = torch.zeros(num_requests, 1, dtype=torch.int64, device=trie.device)
+    codes = nodes.new_zeros(num_requests, 1, 0)
+    log_probs = generator = torch.zeros(num_requests, 1, device=trie.device)
+    dropped = generator.new_full((num_requests,), -torch.inf)
     for level in range(trie.num_levels):
         children, child_log_probs = trie.child_log_probs(level, nodes, score_next(codes))
         child_nodes = children.nodes.flatten(1)
@@ -89,5 +88,5 @@ def _places_in_group(totals_BN: Tensor, groups_BN: Tensor) -> Tensor:
     by_group = groups_BN.gather(1, best_first).argsort(dim=1, stable=True)
     order = best_first.gather(1, by_group)
     groups = groups_BN.gather(1, order)
-    places = torch.arange(order.shape[1]) - torch.searchsorted(groups, groups)
+    places = torch.arange(order.shape[1], device=order.device) - torch.searchsorted(groups, groups)
     return torch.empty_like(places).scatter_(1, order, places)

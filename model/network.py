@@ -126,7 +126,7 @@ class Network(nn.Module):
                 table.copy_(vectors_DKH[: len(table)])
 
     def _embed(self, codes_BTP: Tensor) -> Tensor:
-        levels = torch.arange(codes_BTP.shape[-1])
+        levels = torch.arange(codes_BTP.shape[-1], device=codes_BTP.device)
         if self.levels_DH is None:
             return self.codebooks_DKH[levels, codes_BTP]
         return self.codebooks_DKH[0, codes_BTP] + self.levels_DH[levels]
