@@ -26,7 +26,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from model.accumulators import Accumulators, TopKeys
+from model.accumulators import Accumulators, from_tensors
 from model.errors import SummaryError
 
 _PLAIN, _WITH_KEYS = (b"GMQ1", struct.Struct("<4s3H")), (b"GMQ2", struct.Struct("<4s5H"))
@@ -48,14 +48,11 @@ class AccumulatorLayout:
         parts = self._read(bytes(num_bytes), 0)
         if self.kept:
             parts[2].fill_(-torch.inf)
-        return _accumulators(parts)
+        return from_tensors(parts)
 
     def encode(self, sums: Accumulators) -> bytes:
         """[1, L, ...] to bytes."""
-        tensors = [sums.state]
-        if sums.top is not None:
-            tensors += [sums.top.mass, sums.top.scores, sums.top.keys, sums.top.values]
-        parts = zip(tensors, self._parts(), strict=True)
+        parts = zip(sums.tensors(), self._parts(), strict=True)
         return self._header() + b"".join(
             tensor.numpy().astype(dtype).tobytes() for tensor, (_, dtype) in parts
         )
@@ -71,7 +68,7 @@ class AccumulatorLayout:
                 f"accumulators have {len(data)} bytes and header {data[: len(header)]!r}; expected are {num_bytes} "
                 f"bytes and header {header!r}; compress the history again from its start"
             )
-        return _accumulators(self._read(data, len(header)))
+        return from_tensors(self._read(data, len(header)))
 
     def _header(self) -> bytes:
         sizes = (self.layers, self.heads, self.head_width)
@@ -98,8 +95,3 @@ class AccumulatorLayout:
             tensors.append(torch.from_numpy(part.reshape(shape).copy()))
             offset += part.nbytes
         return tensors
-
-
-def _accumulators(parts: list[Tensor]) -> Accumulators:
-    state, *rest = parts
-    return Accumulators(state, TopKeys(*rest) if rest else None)

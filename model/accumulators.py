@@ -60,26 +60,30 @@ class Accumulators:
         top = self.top.merged(other.top) if self.top and other.top else None
         return Accumulators(self.state + other.state, top)
 
+    def tensors(self) -> tuple[Tensor, ...]:
+        """All of it; `from_tensors` is the inverse."""
+        top = self.top
+        return (self.state, top.mass, top.scores, top.keys, top.values) if top else (self.state,)
+
     def layer(self, index: int) -> "Accumulators":
         """One layer of [B, L, ...]."""
-        top = self.top
-        if top is not None:
-            top = TopKeys(*(tensor[:, index] for tensor in _parts(top)))
-        return Accumulators(self.state[:, index], top)
+        return from_tensors([tensor[:, index] for tensor in self.tensors()])
 
     def cast(self, dtype: torch.dtype) -> "Accumulators":
         """In another precision."""
-        top = self.top
-        if top is not None:
-            top = TopKeys(*(tensor.to(dtype) for tensor in _parts(top)))
-        return Accumulators(self.state.to(dtype), top)
+        return from_tensors([tensor.to(dtype) for tensor in self.tensors()])
+
+
+def from_tensors(tensors: Sequence[Tensor]) -> Accumulators:
+    """Inverse of `Accumulators.tensors`."""
+    state, *top = tensors
+    return Accumulators(state, TopKeys(*top) if top else None)
 
 
 def stack_layers(layers: Sequence[Accumulators]) -> Accumulators:
     """L times [B, ...] to [B, L, ...]."""
-    tops = [_parts(layer.top) for layer in layers if layer.top is not None]
-    top = TopKeys(*(torch.stack(parts, 1) for parts in zip(*tops, strict=True))) if tops else None
-    return Accumulators(torch.stack([layer.state for layer in layers], 1), top)
+    parts = zip(*(layer.tensors() for layer in layers), strict=True)
+    return from_tensors([torch.stack(part, 1) for part in parts])
 
 
 def best_keys(
@@ -109,7 +113,3 @@ def exp_score(scores: Tensor) -> Tensor:
 
 def _gather(x: Tensor, index: Tensor) -> Tensor:
     return x.gather(-2, index.unsqueeze(-1).expand(*index.shape, x.shape[-1]))
-
-
-def _parts(top: TopKeys) -> tuple[Tensor, ...]:
-    return top.mass, top.scores, top.keys, top.values

@@ -16,7 +16,7 @@ Delta = Literal["self", "top_r", "none"]
 
 
 class QuasiLinearAttention(nn.Module):
-    """phi(Q e) phi(RMS(Z / sqrt n)) + delta, Z = sum_t phi(K x_t)^T (V x_t), phi = SiLU (GEMs, lifecycle; VISTA, QLA).
+    """phi(Q e) phi(RMS(Z / n)) + delta, Z = sum_t phi(K x_t)^T (V x_t), phi = SiLU (GEMs, lifecycle; VISTA, QLA).
 
     K and V see one item at a time, so Z is a sum over items: chunks add, shards merge, a deletion subtracts. The state
     is normalised per head before the outer phi, which would otherwise make the length part of the model.
@@ -69,7 +69,7 @@ class QuasiLinearAttention(nn.Module):
         raw = self._split(self.to_query(queries_BEH))
         query = functional.silu(raw)
         scale = count_B.clamp(min=1).to(raw.dtype)[:, None, None, None]
-        read = query @ functional.silu(self.state_norm(sums.state / scale.sqrt()))
+        read = query @ functional.silu(self.state_norm(sums.state / scale))
         if self.delta == "self":
             own_key = functional.silu(self._split(self.to_key(queries_BEH)))
             own_value = self._split(self.to_value(queries_BEH))

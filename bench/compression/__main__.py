@@ -41,7 +41,10 @@ def main() -> None:
         for history in track(histories, "comparing with one sum in float64", console=console)
     }
     _print(measured, errors)
-    write_report("compression", given.quick, _figures(measured, errors, histories[-1]))
+    figures = _figures(measured, errors, histories[-1])
+    write_report(
+        "compression", given.quick, {**figures, "delta": given.delta, "width": given.width}
+    )
 
 
 def _measure(

@@ -99,29 +99,51 @@ def test_a_hundred_thousand_folds_stay_exact() -> None:
     assert error < 1e-11
 
 
-@pytest.mark.parametrize("delta", get_args(Delta))
-@pytest.mark.parametrize("common", [0.0, 1.0], ids=["unrelated", "alike"])
-def test_length_does_not_show(delta: Delta, common: float) -> None:
-    """Small items, alike or not: the mean size of a token is that of a short life, and nothing overflows."""
-    lifecycle = make_lifecycle(delta)
-    shared, sizes = randn(1, 1, WIDTH, seed=9), {}
+UNRELATED_OR_ALIKE = pytest.mark.parametrize("common", [0.0, 1.0], ids=["unrelated", "alike"])
+
+
+@UNRELATED_OR_ALIKE
+def test_length_does_not_show_in_what_is_read(common: float) -> None:
+    lifecycle = make_lifecycle("none")
+    attention, queries = lifecycle.attentions[0], lifecycle.queries_EH[None]
     with torch.inference_mode():
-        parts = []
-        for block in range(100):
-            items = 0.05 * (randn(1, 1_000, WIDTH, seed=block) + common * shared)
-            parts.append(lifecycle.accumulate(items, dtype=torch.float64))
-            if block == 0:
-                short = lifecycle.accumulate(items[:, :100], dtype=torch.float64)
-                sizes[100] = lifecycle.tokens(short, torch.tensor([100]))
-            if block + 1 in (1, 10, 100):
-                count = 1_000 * (block + 1)
-                sizes[count] = lifecycle.tokens(total(parts), torch.tensor([count]))
-    change = {
-        count: float((tokens - lifecycle.queries_EH.detach()).abs().mean())
-        for count, tokens in sizes.items()
-    }
-    assert list(change) == [100, 1_000, 10_000, 100_000]
-    assert all(0.7 < change[count] / change[100] < 1.4 for count in change), change
+        read = {
+            count: float(
+                attention(queries, sums.cast(torch.float32).layer(0), torch.tensor([count]))
+                .abs()
+                .mean()
+            )
+            for count, sums in sums_by_length(lifecycle, common).items()
+        }
+    assert list(read) == [100, 1_000, 10_000, 100_000]
+    assert all(0.6 < size / read[100] < 1.6 for size in read.values()), read
+
+
+@pytest.mark.parametrize("delta", get_args(Delta))
+@UNRELATED_OR_ALIKE
+def test_length_does_not_show_in_tokens(delta: Delta, common: float) -> None:
+    lifecycle = make_lifecycle(delta)
+    with torch.inference_mode():
+        change = {
+            count: float(
+                (lifecycle.tokens(sums, torch.tensor([count])) - lifecycle.queries_EH).abs().mean()
+            )
+            for count, sums in sums_by_length(lifecycle, common).items()
+        }
+    assert all(0.7 < size / change[100] < 1.4 for size in change.values()), change
+
+
+def sums_by_length(lifecycle: Lifecycle, common: float) -> dict[int, Accumulators]:
+    """Of small items, around a common centre or around nothing."""
+    shared, found, parts = randn(1, 1, WIDTH, seed=9), {}, []
+    for block in range(100):
+        items = 0.05 * (randn(1, 1_000, WIDTH, seed=block) + common * shared)
+        if block == 0:
+            found[100] = lifecycle.accumulate(items[:, :100], dtype=torch.float64)
+        parts.append(lifecycle.accumulate(items, dtype=torch.float64))
+        if block + 1 in (1, 10, 100):
+            found[1_000 * (block + 1)] = total(parts)
+    return found
 
 
 def test_the_encoder_reads_tokens_of_those_who_have_them() -> None:

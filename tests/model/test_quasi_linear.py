@@ -43,7 +43,7 @@ def twin(attention: QuasiLinearAttention, queries: Array, static: Array, items: 
     for head in range(LAYER.num_heads):
         part = slice(head * width, (head + 1) * width)
         keys, values = items @ w_k[part].T, items @ w_v[part].T
-        z = sum(np.outer(silu(k), v) for k, v in zip(keys, values, strict=True)) / np.sqrt(n)
+        z = sum(np.outer(silu(k), v) for k, v in zip(keys, values, strict=True)) / n
         z = gain * z / np.sqrt(np.mean(z**2) + 1e-8)
         rows = []
         for query, fixed in zip(queries @ w_q[part].T, static @ w_q[part].T, strict=True):
