@@ -14,6 +14,7 @@ from torch import Tensor
 from model.bundle import Bundle
 from model.catalogue import CatalogueItem
 from model.errors import CatalogueError
+from model.tokenizer.fold_in import weigh_companions
 from model.tokenizer.item_vectors import CONTENT, TEXT
 from model.trie import Trie
 
@@ -40,7 +41,10 @@ def new_item_vectors(bundle: Bundle, new: Sequence[NewItem]) -> Tensor:
     if vectors.text is not None:
         given[TEXT] = vectors.text.encode([one.item.title for one in new])
     found = [bundle.catalogue.find(np.array(one.seen_with, np.uint64)) for one in new]
-    return vectors.of_new(given, [indices[indices >= 0] for indices in found])
+    counts = bundle.catalogue.counts
+    return vectors.of_new(
+        given, [weigh_companions(indices[indices >= 0], counts) for indices in found]
+    )
 
 
 def assign_sids(bundle: Bundle, new: Sequence[NewItem]) -> npt.NDArray[np.int64]:

@@ -10,7 +10,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-_CONTEXT_SMOOTHING = 0.75
+CONTEXT_SMOOTHING = 0.75
 """Power on context counts (word2vec, Levy and Goldberg 2015): keeps rare items from dominating."""
 _SVD_OVERSAMPLING = 16
 _SVD_ITERATIONS = 2
@@ -90,7 +90,7 @@ def _ppmi(
 ) -> npt.NDArray[np.float32]:
     """max(0, log(p(a, b) / (p(a) p'(b)))) of each pair, p' smoothed."""
     occurrences = np.bincount(rows, counts, num_items)
-    smoothed = occurrences**_CONTEXT_SMOOTHING
+    smoothed = occurrences**CONTEXT_SMOOTHING
     smoothed /= smoothed.sum()
     information = np.log(counts / (occurrences[rows] * smoothed[columns]))
     return np.maximum(information, 0).astype(np.float32)

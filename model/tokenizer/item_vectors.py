@@ -5,6 +5,7 @@ Shapes: N items, R known items, W block width, V width of all blocks.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 
 import numpy as np
@@ -14,6 +15,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from model.errors import ModelConfigError
+from model.tokenizer.fold_in import Companions, inverse_second_moment
 from model.tokenizer.text import FittedText
 from model.tokenizer.tokenizer import split
 
@@ -97,24 +99,35 @@ class ItemVectors:
         more = vectors_NV.to(self.vectors_RV.dtype)
         return ItemVectors(self.blocks, torch.cat([self.vectors_RV, more]), self.text)
 
-    def of_new(
-        self, given: dict[str, Tensor], seen_with: Sequence[npt.NDArray[np.int64]]
-    ) -> Tensor:
-        """[N, V] from the blocks `given` and, per item, the known items (indices) it appeared with, which may be none.
+    def of_new(self, given: dict[str, Tensor], companions: Sequence[Companions]) -> Tensor:
+        """[N, V] from the blocks `given` and, per item, what it was seen with, which may be nothing.
 
-        A block that is not given is the mean of the items seen with it, or else of those nearest in what is known.
+        A block that is not given comes from the companions, or else from the items nearest in what is known.
         Raises ModelConfigError for a block that does not exist here, has another shape, or is not finite.
         """
         names = [block.name for block in self.blocks]
         if unknown := set(given) - set(names):
             raise ModelConfigError(f"the item vectors have no {sorted(unknown)}; they have {names}")
-        parts = [self._given(block, len(seen_with), given) for block in self.blocks]
-        folded_NV = torch.zeros(len(seen_with), self.vectors_RV.shape[1])
-        for row, companions in enumerate(seen_with):
-            if len(companions):
-                folded_NV[row] = self.vectors_RV[torch.from_numpy(companions)].float().mean(0)
+        parts = [self._given(block, len(companions), given) for block in self.blocks]
         vectors_NV = self._scaled(torch.cat(parts, 1))
-        return self._filled(self._merged(vectors_NV, self._scaled(folded_NV)))
+        return self._filled(self._merged(vectors_NV, self._scaled(self._folded(companions))))
+
+    def _folded(self, companions: Sequence[Companions]) -> Tensor:
+        """Weighted means of the companions; where behaviour is concerned, as a new row of the decomposition."""
+        folded_NV = torch.zeros(len(companions), self.vectors_RV.shape[1])
+        for row, seen in enumerate(companions):
+            known = self.vectors_RV[torch.from_numpy(seen.indices)].float()
+            folded_NV[row] = torch.from_numpy(seen.weights) @ known
+        parts = [
+            part @ self._inverse_moment if block.name == COOCCURRENCE else part
+            for part, block in zip(self._parts(folded_NV), self.blocks, strict=True)
+        ]
+        return torch.cat(parts, 1)
+
+    @cached_property
+    def _inverse_moment(self) -> Tensor:
+        names = [block.name for block in self.blocks]
+        return inverse_second_moment(self._parts(self.vectors_RV)[names.index(COOCCURRENCE)])
 
     def _given(self, block: Block, num_items: int, given: dict[str, Tensor]) -> Tensor:
         part = given.get(block.name)

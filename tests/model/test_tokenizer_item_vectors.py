@@ -16,6 +16,7 @@ import model.tokenizer.cooccurrence as cooccurrence
 from model.errors import CatalogueError, ModelConfigError
 from model.tokenizer.content import read_content
 from model.tokenizer.cooccurrence import cooccurrence_vectors
+from model.tokenizer.fold_in import Companions, inverse_second_moment, weigh_companions
 from model.tokenizer.item_vectors import ItemVectors, principal_axes
 from model.tokenizer.item_vectors_file import read_item_vectors, write_item_vectors
 from model.tokenizer.text import FittedText, HashedNgrams
@@ -180,11 +181,38 @@ def test_blocks_are_weighted_and_what_is_missing_comes_from_the_nearest() -> Non
     assert nothing[1].abs().sum() == 0
 
 
+def seen(*indices: int) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.float32]]:
+    """Companions weighted by how often they are named."""
+    distinct, times = np.unique(np.array(indices, np.int64), return_counts=True)
+    return distinct, (times / max(len(indices), 1)).astype(np.float32)
+
+
+def test_companions_weigh_by_surprise() -> None:
+    counts = np.array([1_000, 10, 10, 10])
+    weighed = weigh_companions(np.array([0, 1, 1, 2]), counts)
+    assert weighed.indices.tolist() == [0, 1, 2]
+    popularity = counts**0.75 / (counts**0.75).sum()
+    expected = np.maximum(np.log(np.array([1, 2, 1]) / 4 / popularity[:3]), 0)
+    np.testing.assert_allclose(weighed.weights, expected / expected.sum(), rtol=1e-5)
+    assert weighed.weights[0] == 0
+    assert weigh_companions(np.zeros(0, np.int64), counts).indices.tolist() == []
+    assert weigh_companions(np.array([0, 0]), np.array([7])).weights.tolist() == [1]
+
+
+def test_a_known_row_folds_in_where_it_lies() -> None:
+    """Exact for a symmetric decomposition: the row's own entries as weights give back the row's vector."""
+    random = np.random.default_rng(0)
+    basis = np.linalg.qr(random.standard_normal((30, 4)))[0]
+    matrix = basis @ np.diag([9.0, 5.0, 3.0, 1.0]) @ basis.T
+    vectors = torch.from_numpy((basis * np.sqrt([9.0, 5.0, 3.0, 1.0])).astype(np.float32))
+    folded = torch.from_numpy(matrix.astype(np.float32)) @ vectors @ inverse_second_moment(vectors)
+    torch.testing.assert_close(folded, vectors, atol=1e-4, rtol=1e-3)
+
+
 def test_new_items_from_content_from_company_or_both() -> None:
     known = blocks([[3, 0], [0, 5], [0, 4]], [[1, 0, 0], [0, 1, 0], [0, 0, 1]])
-    none: npt.NDArray[np.int64] = np.zeros(0, np.int64)
     content = torch.tensor([[0.0, 7.0], [0.0, 0.0], [7.0, 0.0]])
-    company = [none, np.array([1, 2, 2]), np.array([1])]
+    company = [Companions(*pair) for pair in (seen(), seen(1, 2, 2), seen(1))]
     first, second, third = known.of_new({"content": content}, company)
     assert first[:2].tolist() == [0, 2]
     assert first[2:].norm() == pytest.approx(1)

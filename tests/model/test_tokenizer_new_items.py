@@ -42,13 +42,6 @@ def test_company_gives_a_new_item_the_codes_of_its_company(bundle: Bundle) -> No
     assert found[0, 0] in first_codes
 
 
-def test_a_known_item_alone_gives_its_own_sid(bundle: Bundle) -> None:
-    for index in (0, 7, 30):
-        item = bundle.catalogue.item(index)
-        found = assign_sids(bundle, [NewItem(item=NEW, seen_with=[item.item_id, 10**9])])
-        assert tuple(found[0]) == bundle.catalogue.sid_of_item(index)
-
-
 def test_new_items_can_be_recommended_and_nothing_else_changes(bundle: Bundle) -> None:
     larger = with_new_items(bundle, [NewItem(item=NEW, seen_with=taste(bundle, 1))])
     assert larger.version == bundle.version
