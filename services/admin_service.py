@@ -15,7 +15,7 @@ from services.interaction_messages import interaction_to_wire
 from services.state_messages import meta_to_wire
 from state.checkpoints import Taken
 from state.errors import StoreClosed
-from state.inspection import UserInspection, count_dirty, inspect_user, users_of
+from state.inspection import UserInspection, count_dirty, inspect_user
 from state.interaction import check_item_id, check_user_id
 from state.partition_stores import PartitionStores
 from state.user_store import UserStore
@@ -188,7 +188,7 @@ class AdminService(admin_pb2_grpc.AdminServiceServicer):
         return admin_pb2.PartitionDescription(
             partition=store.partition,
             next_offset=position.next_offset if position else 0,
-            users=sum(1 for _ in users_of(store.database)),
+            users=store.num_users(),
             owned=phase is not None,
             end_offset=-1 if progress.end_offset is None else progress.end_offset,
             lag_records=progress.lag_records,
