@@ -16,9 +16,9 @@ from model.network import NetworkConfig
 from model.training.batches import BatchBuilder
 from model.training.budget import Budget
 from model.training.config import StageRules, TrainConfig
+from model.training.convergence import Convergence
 from model.training.histories import build_histories
 from model.training.losses import batch_losses
-from model.training.stages import Convergence
 from model.training.train import train
 from state.event_log import EventLog
 from state.fold import fold
@@ -126,10 +126,20 @@ def test_tastes_are_learnt(event_log: EventLog, tmp_path: Path) -> None:
     assert recall["network"] > 0.8
 
 
-def test_convergence_waits_for_patience() -> None:
-    convergence = Convergence(patience=2, min_improvement=0.1)
-    seen = [convergence.reached(loss) for loss in (3.0, 2.0, 1.95, 1.5, 1.45, 1.41)]
-    assert seen == [False, False, False, False, False, True]
+def test_a_plateau_needs_patience_and_the_least_steps() -> None:
+    rules = StageRules(patience=2, min_improvement=0.1, smoothing=0.0, min_steps=60)
+    losses = (3.0, 2.0, 1.95, 1.91, 1.95, 1.5, 1.45, 1.41)
+    convergence = Convergence()
+    seen = [convergence.reached(loss, 10 * i, rules) for i, loss in enumerate(losses, 1)]
+    assert seen == [False, False, False, False, False, False, False, True]
+
+
+def test_one_lucky_evaluation_does_not_reset_a_smoothed_loss() -> None:
+    rules = StageRules(patience=3, min_improvement=0.1, smoothing=0.9)
+    convergence = Convergence()
+    seen = [convergence.reached(loss, 1, rules) for loss in (2.0, 2.0, 1.5, 2.0)]
+    assert seen == [False, False, False, True]
+    assert convergence.smoothed == pytest.approx(0.9 * 1.95 + 0.1 * 2.0)
 
 
 def test_a_step_budget_ignores_the_clock() -> None:
