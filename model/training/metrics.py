@@ -105,4 +105,7 @@ def _tensorboard(path: Path, last_step: int) -> Any:
         from tensorboardX import SummaryWriter
     except ImportError:
         return None
+    if not last_step:
+        for older in path.glob("events.out.tfevents.*"):
+            older.unlink()
     return SummaryWriter(str(path), purge_step=last_step + 1)

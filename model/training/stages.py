@@ -130,6 +130,8 @@ class StageRunner:
             self._optimiser.load(tensors)
             self._state = RunState.of_document(progress["state"])
             self._budget.resume(progress["seconds"], progress["elapsed_s"], progress["step"])
+            if self._workers.is_first:
+                self._around.progress.console.print(f"going on after step {self._budget.steps}")
         self._log.begin(self._budget.steps)
         if self._state.precision is None:
             self._state.precision = self._choose_precision()

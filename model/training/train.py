@@ -27,6 +27,7 @@ from model.training.evaluate import network_recall, popularity_recall
 from model.training.histories import Histories, build_histories
 from model.training.plots import draw_run
 from model.training.precision import recompute_activations
+from model.training.replay import replay
 from model.training.run_directory import RunDirectory, run_identity
 from model.training.run_log import RunLog
 from model.training.stages import StageRunner, Surroundings
@@ -71,7 +72,7 @@ def train(
     torch.set_num_threads(config.num_threads)
     torch.manual_seed(config.seed)
     preparing = progress.add_task("histories, item vectors and codes", total=3)
-    histories = build_histories(events)
+    histories = build_histories(replay(events, config.history))
     items = collect_items(events.rows, config.min_item_count, items_path)
     progress.advance(preparing)
     vectors = _vectors(histories, items, config)

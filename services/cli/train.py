@@ -52,6 +52,7 @@ def train(
         print_json(report)
     else:
         _print_report(report, out)
+        _print_run(report["run"])
 
 
 def read_train_config(path: Path | None, overrides: dict[str, Any]) -> "TrainConfig":
@@ -151,6 +152,14 @@ def _print_report(report: dict[str, Any], out: Path) -> None:
     people.print(
         f"bundle {report['bundle_version']} in {out}, {report['seconds']} s", highlight=False
     )
+
+
+def _print_run(run: dict[str, str | None]) -> None:
+    """Where the metrics are, and what else there would be."""
+    people.print(f"metrics of every step in {run['metrics']}", highlight=False)
+    for name, extra in (("plot", "matplotlib"), ("tensorboard", "tensorboardX")):
+        found = run[name] or f"none: {extra} is not installed (pip install {extra})"
+        people.print(f"{name}: {found}", highlight=False)
 
 
 def _number(value: float | None) -> str:
