@@ -122,7 +122,8 @@ def scale_to_share(
         for field in dataclasses.fields(losses)
         if isinstance(getattr(losses, field.name), Tensor)
     }
-    kept = losses.kept * shares["indexer"] if own["indexer"] else 0.0
+    measured_elsewhere = shares["indexer"] == 0 < whole[list(own).index("indexer")]
+    kept = 0.0 if measured_elsewhere else losses.kept * shares["indexer"]
     return dataclasses.replace(losses, **scaled, kept=kept)
 
 

@@ -1,6 +1,8 @@
 """Training: cuts and targets, stages, repeatability, and that something is learnt."""
 
+import copy
 import json
+import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -17,8 +19,10 @@ from model.training.batches import BatchBuilder
 from model.training.budget import Budget
 from model.training.config import StageRules, TrainConfig
 from model.training.convergence import Convergence
+from model.training.devices import on_device
 from model.training.histories import build_histories
-from model.training.losses import batch_losses
+from model.training.losses import Stage, batch_losses
+from model.training.precision import Precision, faster_precision
 from model.training.train import train
 from state.event_log import EventLog
 from state.fold import fold
@@ -176,3 +180,65 @@ def test_settings_outside_their_limits_name_themselves() -> None:
         StageRules(shares=(0.5, 0.5, 0.5))
     with pytest.raises(ModelConfigError, match="num_blocks is 0"):
         NetworkConfig(num_blocks=0)
+
+
+@pytest.mark.parametrize("stage", ["indexer", "selection"])
+def test_indexers_learn_from_their_own_loss_alone(
+    builder: BatchBuilder, bundle: Bundle, stage: Stage
+) -> None:
+    network = copy.deepcopy(bundle.network).requires_grad_(True)
+    batch = builder.build(builder.histories.held_out_cuts[:4], 4, 4, None)
+    losses = batch_losses(network, bundle.trie, batch, stage)
+    names, parameters = zip(*network.named_parameters(), strict=True)
+    for loss, of_indexers in ((losses.indexer, True), (losses.next_token, False)):
+        gradients = torch.autograd.grad(loss, parameters, retain_graph=True, allow_unused=True)
+        reached = {name for name, g in zip(names, gradients, strict=True) if g is not None}
+        assert reached
+        assert {".indexer." in name for name in reached} == {of_indexers}
+
+
+def test_recomputed_activations_change_nothing(
+    event_log: EventLog, bundle_path: Path, tmp_path: Path
+) -> None:
+    config = replace(SMALL, gradient_checkpointing=True)
+    train(event_log, None, config, tmp_path / "recomputed", Progress(disable=True))
+    one, two = (
+        load_file(p / "network.safetensors") for p in (bundle_path, tmp_path / "recomputed")
+    )
+    assert all(torch.equal(one[name], two[name]) for name in one)
+
+
+def test_bf16_learns_the_same(event_log: EventLog, tmp_path: Path) -> None:
+    config = replace(SMALL, precision="bf16")
+    report = train(event_log, None, config, tmp_path / "bf16", Progress(disable=True))
+    exact = train(event_log, None, SMALL, tmp_path / "fp32", Progress(disable=True))
+    assert (report["precision"], exact["precision"]) == ("bf16", "fp32")
+    for rounded, stage in zip(report["stages"], exact["stages"], strict=True):
+        assert rounded["validation_loss"] == pytest.approx(stage["validation_loss"], rel=0.02)
+
+
+def test_the_faster_precision_is_chosen(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = [0.0]
+    cost: dict[Precision, float] = {"fp32": 3.0, "bf16": 2.0}
+    monkeypatch.setattr(time, "perf_counter", lambda: clock[0])
+    monkeypatch.setattr("model.training.precision.has_bf16", lambda device: True)
+
+    def attempt(precision: Precision) -> None:
+        clock[0] += cost[precision]
+
+    cpu = torch.device("cpu")
+    assert faster_precision(attempt, cpu) == "bf16"
+    cost["bf16"] = 2.9  # not worth the rounding
+    assert faster_precision(attempt, cpu) == "fp32"
+    monkeypatch.setattr("model.training.precision.has_bf16", lambda device: False)
+    cost["bf16"] = 0.1
+    assert faster_precision(attempt, cpu) == "fp32"
+
+
+def test_tensors_in_anything_move_together(builder: BatchBuilder, bundle: Bundle) -> None:
+    batch = builder.build(builder.histories.held_out_cuts[:2], 4, 4, None)
+    meta = torch.device("meta")
+    moved, trie = on_device(batch, meta), on_device(bundle.trie, meta)
+    assert {moved.items.ids.device, moved.repeats.sids.device, moved.mask.device} == {meta}
+    assert trie.paths_SD.device == meta
+    assert bundle.trie.paths_SD.device == batch.mask.device == torch.device("cpu")
