@@ -1,34 +1,25 @@
 """The three stages: dense, + indexer loss, selection on; each ends by convergence or with its share of the budget."""
 
 import math
-import time
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
-import torch
-from rich.progress import Progress, TaskID
+from rich.progress import TaskID
 
 from model.errors import TrainingStopped
 from model.network import Network
 from model.training.batches import Batch, BatchBuilder
-from model.training.budget import Budget
 from model.training.config import TrainConfig
-from model.training.data_parallel import Workers, mean_losses, scale_to_share
-from model.training.devices import new_tensors_on, on_device, peak_memory_bytes
-from model.training.draws import StepDraws
+from model.training.devices import peak_memory_bytes
 from model.training.histories import Index
-from model.training.losses import Losses, Stage, batch_losses
-from model.training.metrics import StepMetrics
+from model.training.losses import Losses, Stage
 from model.training.optimiser import Optimiser, ParameterGroup as _ParameterGroup
-from model.training.precision import Precision, autocast, faster_precision
-from model.training.run_log import RunLog
+from model.training.precision import Precision
 from model.training.run_state import RunState, StageReport
+from model.training.steps import Steps, Surroundings
 from model.trie import Trie
 
 STAGES: tuple[Stage, ...] = ("dense", "indexer", "selection")
-_WARM_UP_STEPS = 30
-_LAST_LEARNING_RATE = 0.05  # of the first
 _SCORES_RATE_FACTOR = 20.0
 _TABLES_RATE_FACTOR = 0.1
 _WEIGHT_DECAY = 0.05
@@ -52,17 +43,6 @@ def _parameter_groups(network: Network) -> list[_ParameterGroup]:
     ]
 
 
-@dataclass(frozen=True)
-class Surroundings:
-    """What a run works with, beside network and data."""
-
-    budget: Budget
-    progress: Progress
-    log: RunLog
-    workers: Workers
-    device: torch.device
-
-
 class StageRunner:
     """Runs the stages over one network with one optimiser and one learning-rate line.
 
@@ -79,11 +59,10 @@ class StageRunner:
         around: Surroundings,
     ) -> None:
         """A fresh optimiser; randomness comes from the config's seed. `network` lies on the device."""
-        self._network, self._trie, self._builder = network, on_device(trie, around.device), builder
-        self._config, self._around = config, around
+        self._network, self._builder, self._config, self._around = network, builder, config, around
         self._budget, self._workers, self._log = around.budget, around.workers, around.log
         self._optimiser = Optimiser(network, _parameter_groups(network))
-        self._draws = StepDraws(builder.histories, config.seed, config.batch_size)
+        self._steps = Steps(network, trie, builder, config, self._optimiser, around)
         self._state, self._spent = RunState(), 0.0
         self._task: TaskID | None = None
 
@@ -134,7 +113,8 @@ class StageRunner:
                 self._around.progress.console.print(f"going on after step {self._budget.steps}")
         self._log.begin(self._budget.steps)
         if self._state.precision is None:
-            self._state.precision = self._choose_precision()
+            self._state.precision = self._steps.choose_precision()
+        self._steps.precision = self.precision
 
     def _save(self) -> None:
         weights = {f"network/{name}": t for name, t in self._network.state_dict().items()}
@@ -175,11 +155,13 @@ class StageRunner:
         """One step, and the evaluation that is due after it."""
         state, rules = self._state, self._config.stages
         stage = STAGES[state.stage]
-        row = self._step(stage)
+        row, tokens = self._steps.make(self._budget.steps, stage, self._spent)
+        self._budget.steps += 1
+        state.tokens += tokens
         state.recent_losses = [*state.recent_losses, row.next_token_loss][-rules.evaluate_every :]
         steps = self._budget.steps - state.first_step
         if steps % rules.evaluate_every == 0:
-            loss = self._watched(stage, self.validate(stage, validation))
+            loss = self._watched(stage, self._steps.validate(stage, validation))
             if state.convergence.reached(loss, steps, rules):
                 state.ended = "plateau"
             smoothed = state.convergence.smoothed
@@ -191,7 +173,7 @@ class StageRunner:
 
     def _close_stage(self, validation: Sequence[Batch]) -> None:
         state, stage = self._state, STAGES[self._state.stage]
-        final = self.validate(stage, validation)
+        final = self._steps.validate(stage, validation)
         seconds = self._budget.elapsed_s - state.start_s
         rule = self._config.stages.describe(
             "indexer" if stage == "indexer" else "next-token",
@@ -225,91 +207,6 @@ class StageRunner:
         loss = f"{np.mean(state.recent_losses):.3f}" if state.recent_losses else "-"
         text = f"{stage}: step {steps}, loss {loss}"
         progress.update(self._task, description=text, completed=done)
-
-    def _step(self, stage: Stage) -> StepMetrics:
-        config, step = self._config, self._budget.steps
-        started = time.perf_counter()
-        rate = config.learning_rate * min(1.0, (step + 1) / _WARM_UP_STEPS)
-        rate *= 1 - (1 - _LAST_LEARNING_RATE) * self._spent
-        batch = self._batch(step)
-        losses = self._forward_backward(batch, stage, self.precision)
-        norm = self._optimiser.step(rate, self._workers)
-        self._budget.steps += 1
-        own = [
-            float(loss.detach())
-            for loss in (losses.next_token, losses.reconstruction, losses.indexer)
-        ]
-        num_tokens = batch.mask.sum() + (batch.target_weights > 0).sum() * self._trie.num_levels
-        *figures, tokens = self._workers.sum([*own, losses.kept, float(num_tokens)])
-        self._state.tokens += tokens
-        return StepMetrics(
-            stage=stage,
-            step=step + 1,
-            next_token_loss=figures[0],
-            reconstruction_loss=figures[1],
-            indexer_loss=math.nan if stage == "dense" else figures[2],
-            kept_attention_mass=figures[3],
-            learning_rate=rate,
-            gradient_norm=norm,
-            tokens_per_s=round(tokens / (time.perf_counter() - started), 1),
-        )
-
-    def _batch(self, step: int) -> Batch:
-        config = self._config
-        batch = self._builder.build(
-            self._draws.cuts(step),
-            config.targets,
-            config.target_window,
-            self._draws.targets(step),
-            self._workers.shard,
-        )
-        return on_device(batch, self._around.device)
-
-    def _forward_backward(self, batch: Batch, stage: Stage, precision: Precision) -> Losses:
-        config, device = self._config, self._around.device
-        self._draws.seed_dropout(self._budget.steps, self._workers.rank)
-        with new_tensors_on(device):
-            with autocast(precision, device):
-                losses = batch_losses(self._network, self._trie, batch, stage)
-            reconstruction_len = config.network.lifecycle.reconstruction_len
-            losses = scale_to_share(losses, batch, self._workers, reconstruction_len)
-            losses.total(config.reconstruction_weight).backward()  # type: ignore[no-untyped-call]
-        return losses
-
-    def _choose_precision(self) -> str:
-        """A run of a step budget can be repeated, so the clock has no say in it."""
-        config = self._config
-        if config.precision != "auto":
-            return config.precision
-        if config.max_steps is not None:
-            return "fp32"
-        chosen: Precision = "fp32"
-        if self._workers.is_first:
-            chosen = faster_precision(self._attempt, self._around.device)
-        (bf16,) = self._workers.agree(chosen == "bf16")
-        return "bf16" if bf16 else "fp32"
-
-    def _attempt(self, precision: Precision) -> None:
-        """One step of this process alone, without consequences."""
-        device = self._around.device
-        with new_tensors_on(device):
-            with autocast(precision, device):
-                losses = batch_losses(self._network, self._trie, self._batch(0), "dense")
-            losses.total(self._config.reconstruction_weight).backward()  # type: ignore[no-untyped-call]
-        self._optimiser.forget_gradients()
-
-    @torch.inference_mode()
-    def validate(self, stage: Stage, validation: Sequence[Batch]) -> Losses:
-        """Mean losses over the validation batches of all processes, without dropout."""
-        device = self._around.device
-        self._network.eval()
-        with new_tensors_on(device), autocast(self.precision, device):
-            found = [
-                batch_losses(self._network, self._trie, on_device(batch, device), stage)
-                for batch in validation
-            ]
-        self._network.train()
-        return mean_losses(found, self._workers)
 
     @staticmethod
     def _watched(stage: Stage, losses: Losses) -> float:

@@ -30,7 +30,8 @@ from model.training.precision import recompute_activations
 from model.training.replay import replay
 from model.training.run_directory import RunDirectory, run_identity
 from model.training.run_log import RunLog
-from model.training.stages import StageRunner, Surroundings
+from model.training.stages import StageRunner
+from model.training.steps import Surroundings
 from model.training.stop_signals import stop_requests
 from model.trie import Trie
 from state.event_log import EventLog

@@ -79,7 +79,7 @@ def served(log: Log, user: int, until_ms: int) -> tuple[Rows, Rows, Rows]:
     return older, state.mid_term(log.history), state.recent(log.history)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30, deadline=None)
 @given(log=logs())
 def test_training_contexts_are_what_a_store_serves(bundle: Bundle, log: Log) -> None:
     features = SMALL.network.features
