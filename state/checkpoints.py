@@ -1,5 +1,6 @@
 """Takes checkpoints: a copy of a store beside it, its files into the repository, the manifest last."""
 
+import logging
 import threading
 import time
 from collections.abc import Callable
@@ -10,11 +11,20 @@ from pathlib import Path
 from state.checkpoint_config import CheckpointsConfig
 from state.checkpoint_manifest import Manifest, StoredFile
 from state.checkpoint_repository import CheckpointRepository
-from state.errors import CheckpointError, ConfigError, StoreError
+from state.errors import (
+    CheckpointError,
+    ConfigError,
+    CorruptValue,
+    DamagedCheckpoint,
+    StoreError,
+    UnknownFormat,
+)
 from state.segments import HistoryConfig
 from state.store_directory import StoreDirectory
 from state.store_format import history_lengths
 from state.user_store import UserStore
+
+log = logging.getLogger(__name__)
 
 _IMMUTABLE = ".sst"
 
@@ -49,35 +59,48 @@ class CheckpointWriter:
         self._lock = threading.Lock()
 
     def newest(self, partition: int) -> Manifest | None:
-        """The newest checkpoint there is. Raises CheckpointError, UnknownFormat."""
-        names = self._repository.names(partition)
-        return self._repository.read(partition, names[0]) if names else None
+        """The newest checkpoint whose manifest can be read. Raises RepositoryUnavailable."""
+        for name in self._repository.names(partition):
+            try:
+                return self._repository.read(partition, name)
+            except (DamagedCheckpoint, UnknownFormat) as error:
+                log.warning("partition %d goes by an older checkpoint: %s", partition, error)
+        return None
 
     def take(
-        self, store: UserStore, check_owner: Callable[[], None], *, prune: bool = False
+        self,
+        store: UserStore,
+        check_owner: Callable[[], None],
+        *,
+        prune: bool = False,
+        full: bool = False,
     ) -> Taken | None:
         """Take a checkpoint, unless nothing was written since the last; then remove those beyond what is kept.
 
-        `prune` lets deleted users leave the store's files first, and removes all but the newest. None for a store that nothing was applied to. `check_owner` is called while
-        files are uploaded and before anything becomes visible or is removed; what it raises ends the call. Raises
-        CheckpointError, StoreError, and ConfigError when the repository holds histories of other lengths.
+        `prune` lets deleted users leave the store's files first, and removes all but the newest. `full` takes one
+        anyway, and uploads every file anew. None for a store that nothing was applied to. `check_owner` is called
+        while files are uploaded and before anything becomes visible or is removed; what it raises ends the call.
+        Raises CheckpointError, StoreError, CorruptValue when a file of the store changed that never should, and
+        ConfigError when the repository holds histories of other lengths.
         """
         with self._lock:
             if prune:
                 store.erase_deleted()
-            taken = self._take(store, check_owner)
+            taken = self._take(store, check_owner, full=full)
             if taken is not None:
                 check_owner()
                 keep = 1 if prune else self._config.keep
                 self._repository.prune(store.partition, keep, self._config.max_age_s)
             return taken
 
-    def _take(self, store: UserStore, check_owner: Callable[[], None]) -> Taken | None:
+    def _take(
+        self, store: UserStore, check_owner: Callable[[], None], *, full: bool
+    ) -> Taken | None:
         started_s = time.monotonic()
         newest = self.newest(store.partition)
         if newest is not None:
             check_history(newest, self._history)
-            if _unchanged(store, newest):
+            if not full and _unchanged(store, newest) and not self._repository.faults(newest):
                 return Taken(newest, is_new=False)
         with self._directory.scratch("checkpoint", store.partition) as scratch:
             position, sequence = store.checkpoint(scratch)
@@ -94,7 +117,9 @@ class CheckpointWriter:
                 history=self._history,
                 files=hashes.describe(scratch, check_owner),
             )
-            uploaded_bytes = self._repository.publish(manifest, scratch, check_owner)
+            if newest is not None:
+                _check_immutable(newest, manifest)
+            uploaded_bytes = self._repository.publish(manifest, scratch, check_owner, full=full)
         return Taken(manifest, uploaded_bytes, time.monotonic() - started_s)
 
 
@@ -132,6 +157,26 @@ def check_history(manifest: Manifest, lengths: dict[str, int]) -> None:
             f"checkpoint {manifest.name} of partition {manifest.partition} was made with history {manifest.history}, "
             f"the configuration says {lengths}; restore the setting, or set another checkpoints.uri for states that "
             "are built anew"
+        )
+
+
+def _check_immutable(newest: Manifest, manifest: Manifest) -> None:
+    """An SST file is never written again: the same name and size with other contents is damage on the disk."""
+    before = {file.name: file for file in newest.files}
+    changed = [
+        file.name
+        for file in manifest.files
+        if file.name.endswith(_IMMUTABLE)
+        and (old := before.get(file.name)) is not None
+        and old.num_bytes == file.num_bytes
+        and old.sha256 != file.sha256
+    ]
+    if changed:
+        raise CorruptValue(
+            f"the store of partition {manifest.partition} is damaged on disk: {', '.join(changed)} is not what it was in "
+            f"checkpoint {newest.name}; no checkpoint is taken of it. Stop the node: "
+            "`gemstream store verify --deep` finds the newest good checkpoint, `gemstream store restore --partition "
+            f"{manifest.partition} --offset O --discard-newer` brings it"
         )
 
 

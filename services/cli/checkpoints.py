@@ -123,6 +123,10 @@ def restore(
         bool,
         typer.Option(help="Remove checkpoints newer than the restored one, for good."),
     ] = False,
+    check: Annotated[
+        bool,
+        typer.Option(help="Read every record of the copy before it takes the place of the store."),
+    ] = True,
     data_dir: DataDirOption = None,
     config: ConfigOption = None,
     as_json: JsonOption = False,
@@ -148,11 +152,11 @@ def restore(
     for each, (name, newer) in chosen.items():
         people.print(f"partition {each}: restoring checkpoint {name} ...")
         try:
-            manifest = restorer.restore(each, name)
+            manifest = restorer.restore(each, name, whole=check)
         except (DamagedCheckpoint, UnknownFormat) as error:
             raise CommandError(
-                f"partition {each} keeps the store that it has: {error}. `store list` shows older checkpoints: "
-                "choose one with --offset"
+                f"partition {each} keeps the store that it has: {error}. `store verify --deep` finds a good one: "
+                "choose one with --offset, and --discard-newer"
             ) from error
         if discard_newer:
             repository.remove(each, newer)
