@@ -45,6 +45,12 @@ def checkpoint(
             help="Then remove all older checkpoints, so that deleted users leave them now."
         ),
     ] = False,
+    full: Annotated[
+        bool,
+        typer.Option(
+            help="Upload every file anew: mends what was damaged where the checkpoints lie."
+        ),
+    ] = False,
     config: ConfigOption = None,
     state: StateAddressOption = None,
     timeout: Annotated[float, typer.Option("--timeout", help="Seconds to wait.")] = 600.0,
@@ -53,7 +59,9 @@ def checkpoint(
     """Let the running state node take checkpoints now, of the partitions that it serves."""
     from services import clients
 
-    reply = clients.take_checkpoints(state_address(state, config), partition, prune, timeout)
+    reply = clients.take_checkpoints(
+        state_address(state, config), partition, timeout, prune=prune, full=full
+    )
     if as_json:
         print_json(message_document(reply))
     else:
