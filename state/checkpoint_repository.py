@@ -149,6 +149,13 @@ class CheckpointRepository:
                 target.flush()
                 os.fsync(target.fileno())
 
+    def end_of(self, manifest: Manifest, file: StoredFile, num_bytes: int) -> bytes:
+        """The last `num_bytes` of a file, whose contents are checked. Raises DamagedCheckpoint."""
+        end = b""
+        for block in self._verified_blocks(manifest, file):
+            end = (end + block)[-num_bytes:]
+        return end
+
     def prune(self, partition: int, keep: int, max_age_s: float) -> int:
         """Remove all checkpoints but the newest `keep`, and but the newest one those older than `max_age_s`.
 

@@ -1,6 +1,7 @@
 """Takes checkpoints: a copy of a store beside it, its files into the repository, the manifest last."""
 
 import logging
+import re
 import threading
 import time
 from collections.abc import Callable
@@ -27,6 +28,9 @@ from state.user_store import UserStore
 log = logging.getLogger(__name__)
 
 _IMMUTABLE = ".sst"
+_SESSION = re.compile(rb"session\.identity([0-9A-Z]{20})")
+"""Among a table's properties, which lie behind its data, never compressed."""
+_TABLE_END_BYTES = 65_536
 
 
 @dataclass(frozen=True)
@@ -118,9 +122,36 @@ class CheckpointWriter:
                 files=hashes.describe(scratch, check_owner),
             )
             if newest is not None:
-                _check_immutable(newest, manifest)
+                self._check_immutable(newest, manifest, scratch)
             uploaded_bytes = self._repository.publish(manifest, scratch, check_owner, full=full)
         return Taken(manifest, uploaded_bytes, time.monotonic() - started_s)
+
+    def _check_immutable(self, newest: Manifest, manifest: Manifest, directory: Path) -> None:
+        """An SST file is never written again: the same name and size with other contents is damage on the disk."""
+        before = {(file.name, file.num_bytes): file for file in newest.files}
+        for file in manifest.files:
+            old = before.get((file.name, file.num_bytes))
+            if old is None or old.sha256 == file.sha256 or not file.name.endswith(_IMMUTABLE):
+                continue
+            if self._is_another_table(newest, old, directory / file.name):
+                continue
+            raise CorruptValue(
+                f"the store of partition {manifest.partition} is damaged on disk: {file.name} is not what it was in "
+                f"checkpoint {newest.name}; no checkpoint is taken of it. Stop the node: `gemstream store verify "
+                "--deep` finds the newest good checkpoint, `gemstream store restore --partition "
+                f"{manifest.partition} --offset O --discard-newer` brings it"
+            )
+
+    def _is_another_table(self, newest: Manifest, old: StoredFile, path: Path) -> bool:
+        """Whether it was another node, on its own way to this state, that made a file of that name and size."""
+        try:
+            theirs = _made_by(self._repository.end_of(newest, old, _TABLE_END_BYTES))
+            ours = _made_by(path.read_bytes()[-_TABLE_END_BYTES:])
+        except DamagedCheckpoint:
+            return False
+        except OSError as error:
+            raise StoreError(f"{path}: {error}") from error
+        return None not in (theirs, ours) and theirs != ours
 
 
 class _FileHashes:
@@ -160,24 +191,10 @@ def check_history(manifest: Manifest, lengths: dict[str, int]) -> None:
         )
 
 
-def _check_immutable(newest: Manifest, manifest: Manifest) -> None:
-    """An SST file is never written again: the same name and size with other contents is damage on the disk."""
-    before = {file.name: file for file in newest.files}
-    changed = [
-        file.name
-        for file in manifest.files
-        if file.name.endswith(_IMMUTABLE)
-        and (old := before.get(file.name)) is not None
-        and old.num_bytes == file.num_bytes
-        and old.sha256 != file.sha256
-    ]
-    if changed:
-        raise CorruptValue(
-            f"the store of partition {manifest.partition} is damaged on disk: {', '.join(changed)} is not what it was in "
-            f"checkpoint {newest.name}; no checkpoint is taken of it. Stop the node: "
-            "`gemstream store verify --deep` finds the newest good checkpoint, `gemstream store restore --partition "
-            f"{manifest.partition} --offset O --discard-newer` brings it"
-        )
+def _made_by(table: bytes) -> bytes | None:
+    """The run of a database that an SST file came from, as RocksDB notes it; None where it cannot be found."""
+    found = _SESSION.search(table)
+    return found[1] if found else None
 
 
 def _unchanged(store: UserStore, newest: Manifest) -> bool:

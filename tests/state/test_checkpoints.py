@@ -351,6 +351,27 @@ def test_a_damaged_file_of_the_store_is_no_checkpoint(
     store.close()
 
 
+def test_files_of_another_node_with_the_same_names_and_sizes_are_no_damage(
+    machine: Machine, other: Machine
+) -> None:
+    """It came to the same state by itself, stood further than the checkpoint, and kept its own store."""
+    store, twin = machine.open(), other.open()
+    add(store, 100)
+    add(twin, 100)
+    theirs = machine.take(store).manifest
+    twin.database.flush_memory()
+    add(twin, 1)
+    ours = other.take(twin).manifest
+    sizes = {(file.name, file.num_bytes): file.sha256 for file in theirs.files}
+    assert any(
+        sizes.get((file.name, file.num_bytes), file.sha256) != file.sha256
+        for file in ours.files
+        if file.name.endswith(".sst")
+    ), "no file has the name and the size of another"
+    store.close()
+    twin.close()
+
+
 @pytest.mark.parametrize("text", ["{", "{}", '{"format_version": 9}'])
 def test_checkpoints_go_on_beside_a_manifest_that_cannot_be_read(
     machine: Machine, other: Machine, place: Path, caplog: pytest.LogCaptureFixture, text: str
