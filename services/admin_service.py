@@ -143,7 +143,9 @@ class AdminService(admin_pb2_grpc.AdminServiceServicer):
                 "this node keeps no checkpoints: set `uri` in [checkpoints] and start it again"
             )
         partition = request.partition if request.HasField("partition") else None
-        taken, failures = await self._node.checkpoints.take(partition, prune=request.prune)
+        taken, failures = await self._node.checkpoints.take(
+            partition, prune=request.prune, full=request.full
+        )
         return admin_pb2.TakeCheckpointsResponse(
             checkpoints=[_describe_checkpoint(each) for each in taken],
             failures=[

@@ -184,12 +184,12 @@ def describe_store(address: str, timeout_s: float) -> admin_pb2.StoreDescription
 
 
 def take_checkpoints(
-    address: str, partition: int | None, prune: bool, timeout_s: float
+    address: str, partition: int | None, timeout_s: float, *, prune: bool, full: bool
 ) -> admin_pb2.TakeCheckpointsResponse:
     """One blocking TakeCheckpoints call. Raises NotFound, Unreachable, InvalidRequest."""
     with grpc.insecure_channel(address, options=_OPTIONS) as channel:
         stub = admin_pb2_grpc.AdminServiceStub(channel)
-        request = admin_pb2.TakeCheckpointsRequest(partition=partition, prune=prune)
+        request = admin_pb2.TakeCheckpointsRequest(partition=partition, prune=prune, full=full)
         reply: admin_pb2.TakeCheckpointsResponse = _call(
             stub.TakeCheckpoints, request, address, timeout_s
         )

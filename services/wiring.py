@@ -169,6 +169,7 @@ def _state_node(settings: Settings, bootstrap: str) -> StateNode:
     server = GrpcServer(config.listen, [STATE_SERVICE, ADMIN_SERVICE])
     eraser = Eraser(stores, config.erase_interval_s)
     checkpoints = _checkpointer(settings, stores, consumer, restorer) if restorer else None
+    checkpoint_log = checkpoints.log if checkpoints else CheckpointLog()
     watchdog = Watchdog(consumer.progress, consumer.ask_end_offsets, settings.liveness)
     collector = StateNodeCollector(
         counters=ingest.counters,
@@ -178,9 +179,8 @@ def _state_node(settings: Settings, bootstrap: str) -> StateNode:
         verdict=watchdog.verdict,
         stores=stores,
         dirty_users=lambda: dispatcher.dirty_users,
-        checkpoint_created_at_ms=(
-            checkpoints.log if checkpoints else CheckpointLog()
-        ).created_at_ms,
+        checkpoint_created_at_ms=checkpoint_log.created_at_ms,
+        checkpoint_failures=checkpoint_log.num_failures,
     )
     endpoints = watch_endpoints(
         config.metrics_listen,

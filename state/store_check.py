@@ -35,6 +35,12 @@ class Damage:
     """The kind of the record, with its position in the history or its bundle."""
     reason: str
 
+    @property
+    def text(self) -> str:
+        """For people."""
+        whose = "" if self.user is None else f"user {self.user!r}, "
+        return f"{whose}{self.record}: {self.reason}"
+
 
 @dataclass
 class StoreReport:
