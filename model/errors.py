@@ -6,6 +6,8 @@ ModelError
 ├── SummaryError        a summary from another bundle, accumulators of the wrong size, parts that overlap
 │   └── RescanNeeded    what shall be forgotten cannot be subtracted
 ├── TrainingError       an event log that cannot be trained on
+├── TrainingRunError    a run directory that cannot be used
+├── TrainingStopped     a signal stopped a run; its checkpoint is written
 └── BundleError         a bundle that is missing, damaged, mismatched or of an unknown format
 """
 
@@ -32,6 +34,19 @@ class RescanNeeded(SummaryError):
 
 class TrainingError(ModelError):
     """The event log does not hold what training needs."""
+
+
+class TrainingRunError(ModelError):
+    """A run directory is damaged, or of other settings or another event log."""
+
+
+class TrainingStopped(ModelError):
+    """A signal stopped a run; the next one goes on from its checkpoint."""
+
+    def __init__(self, message: str, signal_number: int) -> None:
+        """Keep the signal's number beside the message."""
+        super().__init__(message)
+        self.signal_number = signal_number
 
 
 class BundleError(ModelError):

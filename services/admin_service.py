@@ -27,8 +27,15 @@ from stream.topics import partition_of
 Context = grpc.aio.ServicerContext[Any, Any]
 
 _MAX_NEWEST = 256
+_LOG_TIMEOUT_S = 10.0
 _MAX_WAIT_MS = 60_000
 _LOOK_EVERY_S = 0.05
+
+
+def _not_in_the_log(what: str, error: Exception) -> str:
+    if isinstance(error, TimeoutError):
+        return f"Kafka has not taken {what} for {_LOG_TIMEOUT_S:.0f} s; ask again once it answers"
+    return f"{what} is not in the log: {error}"
 
 
 @dataclass(frozen=True)
@@ -87,9 +94,10 @@ class AdminService(admin_pb2_grpc.AdminServiceServicer):
         """See protos/admin.proto."""
         check_user_id(request.user_id)
         try:
-            await self._node.delete_user(request.user_id)
-        except StreamError as error:
-            raise Unreachable(f"the deletion is not in the log: {error}") from error
+            async with asyncio.timeout(_LOG_TIMEOUT_S):
+                await self._node.delete_user(request.user_id)
+        except (StreamError, TimeoutError) as error:
+            raise Unreachable(_not_in_the_log("the deletion", error)) from error
         partition = partition_of(request.user_id, self._node.num_partitions)
         return admin_pb2.DeleteUserResponse(partition=partition)
 
@@ -100,9 +108,10 @@ class AdminService(admin_pb2_grpc.AdminServiceServicer):
         check_user_id(request.user_id)
         check_item_id(request.item_id)
         try:
-            offset = await self._node.forget(request.user_id, request.item_id)
-        except StreamError as error:
-            raise Unreachable(f"the request to forget is not in the log: {error}") from error
+            async with asyncio.timeout(_LOG_TIMEOUT_S):
+                offset = await self._node.forget(request.user_id, request.item_id)
+        except (StreamError, TimeoutError) as error:
+            raise Unreachable(_not_in_the_log("the request to forget", error)) from error
         partition = partition_of(request.user_id, self._node.num_partitions)
         wait_s = min(request.wait_ms, _MAX_WAIT_MS) / 1_000
         return admin_pb2.DeleteInteractionsResponse(

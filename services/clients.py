@@ -10,7 +10,7 @@ import grpc.aio
 
 from protos import admin_pb2, admin_pb2_grpc, recommender_pb2, recommender_pb2_grpc, state_pb2
 from protos.state_pb2_grpc import StateServiceStub
-from services.errors import InvalidRequest, NotFound, ServiceError, Unreachable
+from services.errors import DataLoss, InvalidRequest, NotFound, ServiceError, Unreachable
 from services.state_messages import rolled_from_wire, summary_to_wire, user_from_wire
 from state.summary import Summary
 from state.user_state import Rolled, UserState
@@ -212,4 +212,6 @@ def from_rpc_error(error: Any, address: str) -> Exception:
         return InvalidRequest(text)
     if code in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED):
         return Unreachable(f"no answer from {address}: {text}")
+    if code is grpc.StatusCode.DATA_LOSS:
+        return DataLoss(f"{address} found damage: {text}")
     return ServiceError(f"{address} answered {code.name}: {text}")

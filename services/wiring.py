@@ -18,7 +18,7 @@ from services.errors import SettingsError
 from services.grpc_server import GrpcServer
 from services.inference_node import InferenceNode
 from services.metrics import CompressionCollector, Metrics, RequestCollector, StateNodeCollector
-from services.node_identity import node_identity
+from services.node_identity import claim, node_identity
 from services.recommender_service import RecommenderService
 from services.settings import Settings
 from services.state_node import Eraser, StateNode
@@ -56,7 +56,8 @@ async def run_state_node(settings: Settings, stop: asyncio.Event) -> None:
     """Role 1 of 3, until `stop`."""
     bootstrap = _bootstrap(settings)
     await unless_stopped(ensure_topics(bootstrap, settings.topics), stop)
-    await _state_node(settings, bootstrap).run(stop)
+    with claim(settings.data_dir):
+        await _state_node(settings, bootstrap).run(stop)
 
 
 async def run_compression_worker(settings: Settings, stop: asyncio.Event) -> None:

@@ -15,6 +15,8 @@ from model.repeats import RepeatRows, repeat_rows
 from model.training.histories import Histories, Index
 from state.segments import HistoryConfig
 
+_ALL = slice(None)
+
 
 @dataclass(frozen=True)
 class Batch:
@@ -55,9 +57,19 @@ class BatchBuilder:
         """Per interaction, its SID number or -1."""
 
     def build(
-        self, cuts: Index, targets: int, window: int, random: np.random.Generator | None
+        self,
+        cuts: Index,
+        targets: int,
+        window: int,
+        random: np.random.Generator | None,
+        shard: slice = _ALL,
     ) -> Batch:
-        """Contexts that end at `cuts`. Targets are drawn by `random`; None takes the next basket alone, as it is."""
+        """Contexts that end at `cuts`. Targets are drawn by `random`; None takes the next basket alone, as it is.
+
+        `shard` takes some of the contexts, with the targets that they have in the whole batch.
+        """
+        sids, weights = self._targets(cuts, targets, window, random)
+        sids, weights, cuts = sids[shard], weights[shard], cuts[shard]
         start = self.histories.user_start[cuts]
         length = cuts - start
         cut_at = [self._segments(int(n)) for n in length]
@@ -69,7 +81,6 @@ class BatchBuilder:
         ]
         index = torch.from_numpy(np.concatenate(parts, 1))
         lengths = [part.shape[1] for part in parts]
-        sids, weights = self._targets(cuts, targets, window, random)
         repeats = repeat_rows(
             [
                 (self.histories.rows[begin:end], self._found[begin:end])

@@ -4,19 +4,30 @@ import time
 
 
 class Budget:
-    """A budget of seconds or of steps, counted from its construction."""
+    """A budget of seconds or of steps, counted from its construction; a resumed run counts on."""
 
     def __init__(self, seconds: float, max_steps: int | None) -> None:
         """`max_steps`, when given, replaces the seconds."""
         self._start = time.monotonic()
-        self._seconds = seconds
+        self._earlier_s = 0.0
         self._max_steps = max_steps
+        self.seconds = seconds
         self.steps = 0
+
+    def resume(self, seconds: float, elapsed_s: float, steps: int) -> None:
+        """Go on where an earlier process of the same run stood."""
+        self._start, self._earlier_s = time.monotonic(), elapsed_s
+        self.seconds, self.steps = seconds, steps
+
+    @property
+    def elapsed_s(self) -> float:
+        """Seconds of training, those of earlier processes included."""
+        return self._earlier_s + time.monotonic() - self._start
 
     def spent(self) -> float:
         """The share of the budget that is spent, 0 to 1."""
         if self._max_steps is not None:
             return min(1.0, self.steps / self._max_steps)
-        if self._seconds <= 0:
+        if self.seconds <= 0:
             return 1.0
-        return min(1.0, (time.monotonic() - self._start) / self._seconds)
+        return min(1.0, self.elapsed_s / self.seconds)

@@ -1,6 +1,7 @@
 """What a training run is: `[train]` of the settings file, and its `[history]`."""
 
 from dataclasses import dataclass, field
+from typing import Literal
 
 from model.errors import ModelConfigError
 from model.network import NetworkConfig
@@ -11,7 +12,11 @@ from state.segments import HistoryConfig
 
 @dataclass(frozen=True, kw_only=True)
 class StageRules:
-    """When a stage ends: no improvement in `patience` evaluations, or its share of the budget is spent."""
+    """When a stage ends: at a plateau of its validation loss, at `max_steps`, or with its share of the budget.
+
+    The plateau: `patience` evaluations in a row in which the smoothed loss fell by less than `min_improvement` below its
+    best. Raises ModelConfigError for settings outside their limits.
+    """
 
     shares: tuple[float, float, float] = (0.65, 0.1, 0.25)
     """Of the time or step budget: dense, + indexer loss, selection on. What a stage leaves goes to the next ones."""
@@ -19,6 +24,12 @@ class StageRules:
     """Steps between evaluations of the validation loss."""
     patience: int = 4
     min_improvement: float = 0.001
+    smoothing: float = 0.5
+    """Weight of the past in the smoothed loss: s = smoothing * s + (1 - smoothing) * loss; 0 = the loss itself."""
+    min_steps: int = 0
+    """Steps of a stage before a plateau may end it."""
+    max_steps: int | None = None
+    """Steps after which a stage ends, whatever its loss does."""
 
     def __post_init__(self) -> None:
         """Shares are positive and sum to one; counts are at least one."""
@@ -29,6 +40,27 @@ class StageRules:
                 f"evaluate_every is {self.evaluate_every} and patience {self.patience}: at least 1 each; "
                 f"min_improvement is {self.min_improvement}: at least 0"
             )
+        if not 0 <= self.smoothing < 1:
+            raise ModelConfigError(
+                f"smoothing is {self.smoothing}; it must be at least 0 and below 1"
+            )
+        if self.min_steps < 0 or (self.max_steps or max(1, self.min_steps)) < max(
+            1, self.min_steps
+        ):
+            raise ModelConfigError(
+                f"stages.min_steps is {self.min_steps}: at least 0; stages.max_steps is {self.max_steps}: "
+                "at least 1 and at least min_steps"
+            )
+
+    def describe(self, watched: str, share: float) -> str:
+        """The rule of one stage in words, for the training report."""
+        most = "" if self.max_steps is None else f", at {self.max_steps} steps"
+        least = "" if not self.min_steps else f" after step {self.min_steps}"
+        return (
+            f"at a plateau of the validation {watched} loss{least} (smoothed by {self.smoothing:g}, "
+            f"less than {self.min_improvement:g} better in {self.patience} evaluations, "
+            f"one every {self.evaluate_every} steps){most}, or with {share:.0%} of the budget"
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,6 +91,12 @@ class TrainConfig:
     reconstruction_weight: float = 0.1
     num_threads: int = 2
     evaluation_users: int = 512
+    precision: Literal["auto", "fp32", "bf16"] = "auto"
+    """Of matrix products; weights stay float32. "auto" times both on the first batch, where the processor has bf16."""
+    gradient_checkpointing: bool = False
+    """Keep only the layers' inputs and compute the rest again on the way back: less memory, more time."""
+    checkpoint_every_s: float = 60.0
+    """Time between checkpoints of the run; there is one at each stage's end and at a signal, too."""
 
     def __post_init__(self) -> None:
         """Check the limits."""
@@ -72,6 +110,14 @@ class TrainConfig:
             raise ModelConfigError(
                 f"minutes is {self.minutes} and learning_rate {self.learning_rate}: above 0 each; "
                 f"reconstruction_weight is {self.reconstruction_weight}: at least 0"
+            )
+        if self.seed < 0 or self.checkpoint_every_s < 0:
+            raise ModelConfigError(
+                f"seed is {self.seed} and checkpoint_every_s {self.checkpoint_every_s}: at least 0 each"
+            )
+        if self.precision not in ("auto", "fp32", "bf16"):
+            raise ModelConfigError(
+                f"precision is {self.precision!r}; it must be 'auto', 'fp32' or 'bf16'"
             )
         if self.max_steps is not None and self.max_steps < 3:
             raise ModelConfigError(f"max_steps is {self.max_steps}; three stages need at least 3")

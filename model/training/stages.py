@@ -1,70 +1,28 @@
 """The three stages: dense, + indexer loss, selection on; each ends by convergence or with its share of the budget."""
 
 import math
-from collections import deque
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 
 import numpy as np
-import torch
-from rich.progress import Progress
-from torch import Tensor, nn
+from rich.progress import TaskID
 
+from model.errors import TrainingStopped
 from model.network import Network
 from model.training.batches import Batch, BatchBuilder
-from model.training.budget import Budget
 from model.training.config import TrainConfig
-from model.training.histories import Index, draw_cuts
-from model.training.losses import Losses, Stage, batch_losses
+from model.training.devices import peak_memory_bytes
+from model.training.histories import Index
+from model.training.losses import Losses, Stage
+from model.training.optimiser import Optimiser, ParameterGroup as _ParameterGroup
+from model.training.precision import Precision
+from model.training.run_state import RunState, StageReport
+from model.training.steps import Steps, Surroundings
 from model.trie import Trie
 
 STAGES: tuple[Stage, ...] = ("dense", "indexer", "selection")
-_WARM_UP_STEPS = 30
-_LAST_LEARNING_RATE = 0.05  # of the first
-_MAX_GRADIENT_NORM = 1.0
 _SCORES_RATE_FACTOR = 20.0
 _TABLES_RATE_FACTOR = 0.1
 _WEIGHT_DECAY = 0.05
-_BATCHES_SORTED_TOGETHER = 16
-
-
-@dataclass(frozen=True)
-class StageReport:
-    """How one stage went. The indexer's figures are None while it does not learn."""
-
-    name: str
-    steps: int
-    train_loss: float | None
-    """Next-token loss, mean over the last steps; None without any."""
-    validation_loss: float
-    indexer_loss: float | None
-    kept_attention_mass: float | None
-    ended: str
-    """"converged" or "budget"."""
-
-
-class Convergence:
-    """True once `patience` evaluations in a row brought no improvement of at least `min_improvement`."""
-
-    def __init__(self, patience: int, min_improvement: float) -> None:
-        """Nothing seen yet."""
-        self._patience, self._min_improvement = patience, min_improvement
-        self._best, self._without = math.inf, 0
-
-    def reached(self, loss: float) -> bool:
-        """Take one evaluation."""
-        if loss < self._best - self._min_improvement:
-            self._best, self._without = loss, 0
-        else:
-            self._without += 1
-        return self._without >= self._patience
-
-
-@dataclass(frozen=True)
-class _ParameterGroup:
-    parameters: Sequence[Tensor]
-    rate_factor: float = 1.0
-    weight_decay: float = 0.0
 
 
 def _parameter_groups(network: Network) -> list[_ParameterGroup]:
@@ -74,7 +32,7 @@ def _parameter_groups(network: Network) -> list[_ParameterGroup]:
     """
     indexer = [p for name, p in network.named_parameters() if ".indexer." in name]
     scores = [network.repeats.scores]
-    tables = [network.features.vid.weight, network.codebooks_DKH]
+    tables = [network.features.vid.weight, *network.code_tables]
     apart = {id(p) for p in (*indexer, *scores, *tables)}
     others = [p for p in network.parameters() if id(p) not in apart]
     return [
@@ -86,7 +44,11 @@ def _parameter_groups(network: Network) -> list[_ParameterGroup]:
 
 
 class StageRunner:
-    """Runs the stages over one network with one optimiser and one learning-rate line."""
+    """Runs the stages over one network with one optimiser and one learning-rate line.
+
+    A loop of single steps; what it knows between two of them is `RunState`, weights and optimiser, which a checkpoint
+    holds, so that a run goes on from any step as if it had not stopped.
+    """
 
     def __init__(
         self,
@@ -94,109 +56,160 @@ class StageRunner:
         trie: Trie,
         builder: BatchBuilder,
         config: TrainConfig,
-        budget: Budget,
-        progress: Progress,
+        around: Surroundings,
     ) -> None:
-        """A fresh optimiser; randomness comes from the config's seed."""
-        self._network, self._trie, self._builder = network, trie, builder
-        self._config, self._budget, self._progress = config, budget, progress
-        self._groups = _parameter_groups(network)
-        self._optimiser = torch.optim.AdamW(
-            [
-                {"params": group.parameters, "weight_decay": group.weight_decay}
-                for group in self._groups
-            ],
-            lr=config.learning_rate,
-            fused=True,
-        )
-        self._random = np.random.default_rng(config.seed)
-        self._cuts = self._training_cuts()
+        """A fresh optimiser; randomness comes from the config's seed. `network` lies on the device."""
+        self._network, self._builder, self._config, self._around = network, builder, config, around
+        self._budget, self._workers, self._log = around.budget, around.workers, around.log
+        self._optimiser = Optimiser(network, _parameter_groups(network))
+        self._steps = Steps(network, trie, builder, config, self._optimiser, around)
+        self._state, self._spent = RunState(), 0.0
+        self._task: TaskID | None = None
+
+    @property
+    def precision(self) -> Precision:
+        """Of matrix products."""
+        return "bf16" if self._state.precision == "bf16" else "fp32"
 
     def run(self, validation_cuts: Index) -> list[StageReport]:
-        """All stages in order; what one leaves of its share goes to the ones behind it."""
+        """All stages in order; what one leaves of its share goes to the ones behind it.
+
+        Goes on from the log's checkpoint, if there is one. Raises TrainingStopped, with a checkpoint written, when a
+        signal came; TrainingRunError when the run's directory cannot be used.
+        """
         size = self._config.batch_size
+        shard = self._workers.shard
         validation = [
             self._builder.build(validation_cuts[i : i + size], 1, 1, None)
             for i in range(0, len(validation_cuts), size)
-        ]
-        reports, shares = [], self._config.stages.shares
-        for i, stage in enumerate(STAGES):
-            left = 1.0 - self._budget.spent()
-            until = 1.0 if i == len(shares) - 1 else 1.0 - left * (1 - shares[i] / sum(shares[i:]))
-            reports.append(self._run_stage(stage, until, validation))
-        return reports
+        ][shard]
+        self._resume()
+        try:
+            while self._state.stage < len(STAGES):
+                self._agree()
+                if self._state.until_spent is None:
+                    self._begin_stage()
+                if self._state.ended or self._spent >= (self._state.until_spent or 0.0):
+                    self._close_stage(validation)
+                else:
+                    self._advance(validation)
+        finally:
+            self._log.close()
+        return self._state.reports
 
-    def _run_stage(self, stage: Stage, until: float, validation: list[Batch]) -> StageReport:
-        rules = self._config.stages
-        convergence = Convergence(rules.patience, rules.min_improvement)
-        task = self._progress.add_task(stage, total=1.0)
-        start, first_step = self._budget.spent(), self._budget.steps
-        recent_losses: deque[float] = deque(maxlen=rules.evaluate_every)
-        ended = "budget"
-        while self._budget.spent() < until:
-            losses = self._step(stage)
-            recent_losses.append(float(losses.next_token.detach()))
-            steps = self._budget.steps - first_step
-            done = (self._budget.spent() - start) / max(until - start, 1e-9)
-            text = f"{stage}: step {steps}, loss {np.mean(recent_losses):.3f}"
-            self._progress.update(task, description=text, completed=min(done, 1.0))
-            if steps % rules.evaluate_every == 0 and convergence.reached(
-                self._watched(stage, self.validate(stage, validation))
-            ):
-                ended = "converged"
-                break
-        self._progress.update(task, completed=1.0)
-        final = self.validate(stage, validation)
-        return StageReport(
+    def _resume(self) -> None:
+        found = self._log.load()
+        if found is not None:
+            tensors, progress = found
+            prefix = "network/"
+            weights = {
+                k.removeprefix(prefix): t for k, t in tensors.items() if k.startswith(prefix)
+            }
+            self._network.load_state_dict(weights)
+            self._optimiser.load(tensors)
+            self._state = RunState.of_document(progress["state"])
+            self._budget.resume(progress["seconds"], progress["elapsed_s"], progress["step"])
+            if self._workers.is_first:
+                self._around.progress.console.print(f"going on after step {self._budget.steps}")
+        self._log.begin(self._budget.steps)
+        if self._state.precision is None:
+            self._state.precision = self._steps.choose_precision()
+        self._steps.precision = self.precision
+
+    def _save(self) -> None:
+        weights = {f"network/{name}": t for name, t in self._network.state_dict().items()}
+        self._log.save(
+            weights | self._optimiser.tensors(),
+            {
+                "state": self._state.document(),
+                "seconds": self._budget.seconds,
+                "elapsed_s": self._budget.elapsed_s,
+                "step": self._budget.steps,
+            },
+        )
+
+    def _agree(self) -> None:
+        """Clock and signals of the first process count for all; it writes a checkpoint when one is due."""
+        spent, stop, due = self._workers.agree(
+            self._budget.spent(), self._log.stop_signal, self._log.is_due
+        )
+        self._spent = spent
+        if due or stop:
+            self._save()
+        if stop:
+            raise TrainingStopped(
+                f"stopped after step {self._budget.steps} in stage {STAGES[self._state.stage]!r}; "
+                "the same command goes on from there",
+                int(stop),
+            )
+
+    def _begin_stage(self) -> None:
+        state, shares = self._state, self._config.stages.shares
+        left, i = 1.0 - self._spent, state.stage
+        last = i == len(shares) - 1
+        state.until_spent = 1.0 if last else 1.0 - left * (1 - shares[i] / sum(shares[i:]))
+        state.start_spent, state.first_step = self._spent, self._budget.steps
+        state.start_s = self._budget.elapsed_s
+
+    def _advance(self, validation: Sequence[Batch]) -> None:
+        """One step, and the evaluation that is due after it."""
+        state, rules = self._state, self._config.stages
+        stage = STAGES[state.stage]
+        row, tokens = self._steps.make(self._budget.steps, stage, self._spent)
+        self._budget.steps += 1
+        state.tokens += tokens
+        state.recent_losses = [*state.recent_losses, row.next_token_loss][-rules.evaluate_every :]
+        steps = self._budget.steps - state.first_step
+        if steps % rules.evaluate_every == 0:
+            loss = self._watched(stage, self._steps.validate(stage, validation))
+            if state.convergence.reached(loss, steps, rules):
+                state.ended = "plateau"
+            smoothed = state.convergence.smoothed
+            row = row.evaluated(loss, math.nan if smoothed is None else smoothed)
+        if state.ended is None and steps == rules.max_steps:
+            state.ended = "max_steps"
+        self._log.record(row)
+        self._show(stage, steps)
+
+    def _close_stage(self, validation: Sequence[Batch]) -> None:
+        state, stage = self._state, STAGES[self._state.stage]
+        final = self._steps.validate(stage, validation)
+        seconds = self._budget.elapsed_s - state.start_s
+        rule = self._config.stages.describe(
+            "indexer" if stage == "indexer" else "next-token",
+            self._config.stages.shares[state.stage],
+        )
+        report = StageReport(
             name=stage,
-            steps=self._budget.steps - first_step,
-            train_loss=float(np.mean(recent_losses)) if recent_losses else None,
+            steps=self._budget.steps - state.first_step,
+            train_loss=float(np.mean(state.recent_losses)) if state.recent_losses else None,
             validation_loss=float(final.next_token),
             indexer_loss=None if stage == "dense" else float(final.indexer),
             kept_attention_mass=None if math.isnan(final.kept) else final.kept,
-            ended=ended,
+            ended=state.ended or "budget",
+            rule=rule,
+            seconds=round(seconds, 1),
+            tokens_per_s=round(state.tokens / max(seconds, 1e-9), 1),
+            peak_memory_bytes=peak_memory_bytes(self._around.device),
+            kept_by_top_k=self._steps.kept_by_top_k(stage, validation),
         )
+        self._show(stage, report.steps, done=1.0)
+        self._task = None
+        state.begin_next(report)
+        self._save()
 
-    def _step(self, stage: Stage) -> Losses:
-        config = self._config
-        rate = config.learning_rate * min(1.0, (self._budget.steps + 1) / _WARM_UP_STEPS)
-        rate *= 1 - (1 - _LAST_LEARNING_RATE) * self._budget.spent()
-        for settings, group in zip(self._optimiser.param_groups, self._groups, strict=True):
-            settings["lr"] = rate * group.rate_factor
-        batch = self._builder.build(
-            next(self._cuts), config.targets, config.target_window, self._random
-        )
-        losses = batch_losses(self._network, self._trie, batch, stage)
-        self._optimiser.zero_grad()
-        losses.total(config.reconstruction_weight).backward()  # type: ignore[no-untyped-call]
-        for group in self._groups:
-            nn.utils.clip_grad_norm_(group.parameters, _MAX_GRADIENT_NORM)
-        self._optimiser.step()
-        self._budget.steps += 1
-        return losses
-
-    @torch.inference_mode()
-    def validate(self, stage: Stage, validation: list[Batch]) -> Losses:
-        """Mean losses over the validation batches, without dropout."""
-        self._network.eval()
-        found = [batch_losses(self._network, self._trie, batch, stage) for batch in validation]
-        self._network.train()
-        kept = [losses.kept for losses in found if not math.isnan(losses.kept)]
-        return Losses(
-            torch.stack([losses.next_token for losses in found]).mean(),
-            torch.stack([losses.reconstruction for losses in found]).mean(),
-            torch.stack([losses.indexer for losses in found]).mean(),
-            float(np.mean(kept)) if kept else math.nan,
-        )
+    def _show(self, stage: Stage, steps: int, done: float | None = None) -> None:
+        state, progress = self._state, self._around.progress
+        if self._task is None:
+            self._task = progress.add_task(stage, total=1.0)
+        if done is None:
+            share = max((state.until_spent or 1.0) - state.start_spent, 1e-9)
+            done = min(1.0, (self._budget.spent() - state.start_spent) / share)
+        loss = f"{np.mean(state.recent_losses):.3f}" if state.recent_losses else "-"
+        text = f"{stage}: step {steps}, loss {loss}"
+        progress.update(self._task, description=text, completed=done)
 
     @staticmethod
     def _watched(stage: Stage, losses: Losses) -> float:
         """The loss whose convergence ends the stage."""
         return float(losses.indexer if stage == "indexer" else losses.next_token)
-
-    def _training_cuts(self) -> Iterator[Index]:
-        size = self._config.batch_size
-        while True:
-            yield from draw_cuts(
-                self._builder.histories, size * _BATCHES_SORTED_TOGETHER, size, self._random
-            )

@@ -12,7 +12,8 @@ from torch import Tensor
 from torch.nn import functional
 
 from model.bundle import Trained, check_target, save_bundle
-from model.catalogue import Catalogue, ItemTable, collect_items
+from model.catalogue import ItemTable, collect_items
+from model.errors import TrainingError
 from model.network import Network
 from model.tokenizer.fitting import fit_tokenizer
 from model.tokenizer.health import tokenizer_health
@@ -21,10 +22,19 @@ from model.tokenizer.residual_codes import mean_residuals
 from model.training.batches import BatchBuilder
 from model.training.budget import Budget
 from model.training.config import TrainConfig
+from model.training.data_parallel import ALONE, Workers
+from model.training.devices import training_device
 from model.training.evaluate import network_recall, popularity_recall
-from model.training.histories import Histories, build_histories
+from model.training.histories import build_histories
 from model.training.item_blocks import build_item_vectors
-from model.training.stages import StageReport, StageRunner
+from model.training.plots import draw_run
+from model.training.precision import recompute_activations
+from model.training.replay import replay
+from model.training.run_directory import RunDirectory, run_identity
+from model.training.run_log import RunLog
+from model.training.stages import StageRunner
+from model.training.steps import Surroundings
+from model.training.stop_signals import stop_requests
 from model.trie import Trie
 from state.event_log import EventLog
 
@@ -32,20 +42,40 @@ RECALL_AT = 20
 _RESERVED_SHARE = 0.06  # of the wall-clock budget, for held-out recall and saving
 
 
+@dataclasses.dataclass(frozen=True)
+class RunPlace:
+    """Where a run takes place."""
+
+    directory: Path | None = None
+    """Keeps its checkpoint and metrics, from which it is resumed; None keeps nothing."""
+    workers: Workers = ALONE
+
+
 def train(
-    events: EventLog, items_path: Path | None, config: TrainConfig, out: Path, progress: Progress
+    events: EventLog,
+    items_path: Path | None,
+    config: TrainConfig,
+    out: Path,
+    progress: Progress,
+    place: RunPlace = RunPlace(),
 ) -> dict[str, Any]:
     """Train on `events` and save a bundle to `out`; returns the training report, with the bundle's version.
 
-    Repeatable bit by bit for one seed, step budget and number of threads. Raises ModelError (TrainingError,
-    CatalogueError, BundleError) when the log, the items file or `out` cannot be used.
+    Repeatable bit by bit for one seed, step budget and number of threads, wherever it is stopped and resumed. Of
+    several workers, the first alone saves; the others return an empty report. Raises TrainingStopped when a signal
+    came, and ModelError (TrainingError, TrainingRunError, CatalogueError, BundleError) when the log, the items file,
+    the run's directory or `out` cannot be used.
     """
     start = time.monotonic()
     check_target(out)
+    if config.batch_size < place.workers.size:
+        raise TrainingError(
+            f"batch_size is {config.batch_size}; it must be at least the number of processes, {place.workers.size}"
+        )
     torch.set_num_threads(config.num_threads)
     torch.manual_seed(config.seed)
     preparing = progress.add_task("histories, item vectors and codes", total=3)
-    histories = build_histories(events)
+    histories = build_histories(replay(events, config.history))
     items = collect_items(events.rows, config.min_item_count, items_path)
     progress.advance(preparing)
     item_vectors = build_item_vectors(histories, items, config)
@@ -58,9 +88,13 @@ def train(
 
     network = _initial_network(config, items, vectors, codes)
     seconds = 60 * config.minutes * (1 - _RESERVED_SHARE) - (time.monotonic() - start)
-    report = _fit(
-        network, histories, catalogue, config, Budget(seconds, config.max_steps), progress
+    budget = Budget(seconds, config.max_steps)
+    builder = BatchBuilder(
+        histories, catalogue, config.network.features, config.history, config.lifecycle_sample
     )
+    report = _fit(network, builder, config, budget, progress, place)
+    if not place.workers.is_first:
+        return {}
     report["tokenizer"] = dataclasses.asdict(
         tokenizer_health(tokenizer, vectors, codes.numpy(), config.tokenizer.codebook_sizes)
     )
@@ -75,7 +109,23 @@ def train(
         catalogue=catalogue,
         training_report=report,
     )
-    return {**report, "bundle_version": save_bundle(trained, out)}
+    version = save_bundle(trained, out)
+    return {**report, "bundle_version": version, "run": _finish(place)}
+
+
+def _finish(place: RunPlace) -> dict[str, str | None]:
+    """Draw the picture; nothing is left to be resumed."""
+    if place.directory is None:
+        return {}
+    directory = RunDirectory(place.directory)
+    drawn = draw_run(directory.metrics, directory.plot)
+    directory.forget_checkpoint()
+    board = directory.tensorboard if directory.tensorboard.exists() else None
+    return {
+        "metrics": str(directory.metrics),
+        "plot": str(directory.plot) if drawn else None,
+        "tensorboard": None if board is None else str(board),
+    }
 
 
 def _initial_network(
@@ -99,25 +149,34 @@ def _fit_width(vectors: Tensor, width: int) -> Tensor:
 
 def _fit(
     network: Network,
-    histories: Histories,
-    catalogue: Catalogue,
+    builder: BatchBuilder,
     config: TrainConfig,
     budget: Budget,
     progress: Progress,
+    place: RunPlace,
 ) -> dict[str, Any]:
     """All stages and the held-out recall: half of the held-out users steer the stages, others are reported on."""
+    histories, catalogue = builder.histories, builder.catalogue
     trie = Trie(catalogue.sids_SD, catalogue.sid_counts_S)
-    builder = BatchBuilder(
-        histories, catalogue, config.network.features, config.history, config.lifecycle_sample
-    )
     shuffled = np.random.default_rng(config.seed).permutation(histories.held_out_cuts)
     num_steering = min(config.evaluation_users // 2, (len(shuffled) + 1) // 2)
     tested = shuffled[num_steering : num_steering + config.evaluation_users]
     tested = tested if len(tested) else shuffled
-    network.train()
-    runner = StageRunner(network, trie, builder, config, budget, progress)
-    stages: list[StageReport] = runner.run(shuffled[:num_steering])
-    network.eval()
+    device = training_device()
+    network.to(device).train()
+    if config.gradient_checkpointing:
+        recompute_activations(network)
+    identity = run_identity(config, histories, catalogue)
+    place.workers.begin_alike(network, identity)
+    directory = None if place.directory is None else RunDirectory(place.directory)
+    with stop_requests(directory is not None) as stop:
+        log = RunLog(directory, identity, config.checkpoint_every_s, place.workers.is_first, stop)
+        around = Surroundings(budget, progress, log, place.workers, device)
+        runner = StageRunner(network, trie, builder, config, around)
+        stages = runner.run(shuffled[:num_steering])
+    if not place.workers.is_first:
+        return {}
+    network.cpu().eval()
     evaluating = progress.add_task(
         f"recall at {RECALL_AT} of {len(tested)} held-out baskets", total=1
     )
@@ -125,6 +184,9 @@ def _fit(
     progress.advance(evaluating)
     return {
         "stages": [dataclasses.asdict(stage) for stage in stages],
+        "precision": runner.precision,
+        "device": device.type,
+        "processes": place.workers.size,
         f"recall_at_{RECALL_AT}": {
             "network": recall,
             "popularity": popularity_recall(histories, catalogue, tested, RECALL_AT),

@@ -14,7 +14,8 @@ from services.cli.recommend import recommend
 from services.cli.run import run
 from services.cli.train import train
 from services.cli.up import up
-from services.errors import NotFound, ServiceError, Unreachable
+from services.errors import ChildMisconfigured, NotFound, ServiceError, Unreachable
+from services.supervisor import EX_CONFIG
 from state.errors import StateError
 from stream.errors import BrokerUnavailable, StreamError
 
@@ -51,6 +52,8 @@ def main() -> None:
 def _exit_code(error: Exception) -> int:
     if isinstance(error, CommandError):
         return error.exit_code
+    if isinstance(error, ChildMisconfigured):
+        return EX_CONFIG
     if isinstance(error, NotFound):
         return CommandError.NOT_FOUND
     if isinstance(error, (Unreachable, BrokerUnavailable)):

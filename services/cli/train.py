@@ -8,7 +8,7 @@ import typer
 
 from services.cli.bundle import print_health, print_report
 from services.cli.options import ConfigOption
-from services.cli.output import JsonOption, people, print_json
+from services.cli.output import JsonOption, people, print_error, print_json
 from services.errors import SettingsError
 from services.settings import load_settings
 from services.toml_config import read_toml, structure
@@ -28,12 +28,27 @@ def train(
         float | None, typer.Option(help="Wall-clock budget, everything included.")
     ] = None,
     seed: Annotated[int | None, typer.Option(help="Seed of all randomness.")] = None,
+    run: Annotated[
+        Path | None,
+        typer.Option(help="Directory of checkpoint and metrics; default: OUT.run beside OUT."),
+    ] = None,
+    restart: Annotated[
+        bool, typer.Option("--restart", help="Begin again instead of resuming an unfinished run.")
+    ] = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Train a network on an event log and write a bundle."""
+    """Train a network on an event log and write a bundle.
+
+    Stopped by a signal or a crash, the same command goes on from its last checkpoint. Several processes: torchrun
+    --nproc-per-node N -m services.cli train ...
+    """
     overrides = {"minutes": minutes, "seed": seed}
     given = {name: value for name, value in overrides.items() if value is not None}
-    report = _run(events, items, read_train_config(config, given), out)
+    directory = run or out.with_name(f"{out.name}.run")
+    train_config = read_train_config(config, given)
+    report = _run(events, items, train_config, out, directory, restart)
+    if not report:  # not the first of several processes
+        return
     if as_json:
         print_json(report)
     else:
@@ -42,6 +57,7 @@ def train(
         people.print(
             f"bundle {report['bundle_version']} in {out}, {report['seconds']} s", highlight=False
         )
+        _print_run(report["run"])
 
 
 def read_train_config(path: Path | None, overrides: dict[str, Any]) -> "TrainConfig":
@@ -66,7 +82,14 @@ def read_train_config(path: Path | None, overrides: dict[str, Any]) -> "TrainCon
     return replace(config, history=settings.history, **overrides)
 
 
-def _run(events: Path, items: Path | None, config: "TrainConfig", out: Path) -> dict[str, Any]:
+def _run(
+    events: Path,
+    items: Path | None,
+    config: "TrainConfig",
+    out: Path,
+    directory: Path,
+    restart: bool,
+) -> dict[str, Any]:
     from rich.progress import (
         BarColumn,
         Progress,
@@ -75,7 +98,10 @@ def _run(events: Path, items: Path | None, config: "TrainConfig", out: Path) -> 
         TimeRemainingColumn,
     )
 
-    from model.training.train import train as run_training
+    from model.errors import TrainingStopped
+    from model.training.data_parallel import joined_workers
+    from model.training.run_directory import RunDirectory
+    from model.training.train import RunPlace, train as run_training
     from state.event_log import read_event_log
 
     columns = (
@@ -85,8 +111,26 @@ def _run(events: Path, items: Path | None, config: "TrainConfig", out: Path) -> 
         TextColumn("left"),
         TimeRemainingColumn(),
     )
-    with Progress(*columns, console=people) as progress:
-        reading = progress.add_task(f"reading {events.name}", total=1)
-        log = read_event_log(events)
-        progress.advance(reading)
-        return run_training(log, items, config, out, progress)
+    with joined_workers() as workers:
+        if restart and workers.is_first:
+            RunDirectory(directory).forget_checkpoint()
+        with Progress(*columns, console=people, disable=not workers.is_first) as progress:
+            reading = progress.add_task(f"reading {events.name}", total=1)
+            log = read_event_log(events)
+            progress.advance(reading)
+            place = RunPlace(directory, workers)
+            try:
+                return run_training(log, items, config, out, progress, place)
+            except TrainingStopped as stopped:
+                if workers.is_first:
+                    progress.stop()
+                    print_error(stopped)
+                raise typer.Exit(128 + stopped.signal_number) from None
+
+
+def _print_run(run: dict[str, str | None]) -> None:
+    """Where the metrics are, and what else there would be."""
+    people.print(f"metrics of every step in {run['metrics']}", highlight=False)
+    for name, extra in (("plot", "matplotlib"), ("tensorboard", "tensorboardX")):
+        found = run[name] or f"none: {extra} is not installed (pip install {extra})"
+        people.print(f"{name}: {found}", highlight=False)

@@ -1,6 +1,8 @@
 """Training: cuts and targets, stages, repeatability, and that something is learnt."""
 
+import copy
 import json
+import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -16,9 +18,11 @@ from model.network import NetworkConfig
 from model.training.batches import BatchBuilder
 from model.training.budget import Budget
 from model.training.config import StageRules, TrainConfig
+from model.training.convergence import Convergence
+from model.training.devices import on_device
 from model.training.histories import build_histories
-from model.training.losses import batch_losses
-from model.training.stages import Convergence
+from model.training.losses import Stage, batch_losses
+from model.training.precision import Precision, faster_precision
 from model.training.train import train
 from state.event_log import EventLog
 from state.fold import fold
@@ -113,6 +117,10 @@ def test_training_is_repeatable_and_reports(
     assert sum(stage["steps"] for stage in report["stages"]) == SMALL.max_steps
     assert report["stages"][0]["kept_attention_mass"] is None
     assert 0 < report["stages"][2]["kept_attention_mass"] <= 1
+    assert report["stages"][0]["kept_by_top_k"] == {}
+    kept = report["stages"][1]["kept_by_top_k"]
+    assert list(kept) == ["64", "128", "256", "512", "1024"]
+    assert kept["64"] == pytest.approx(1)  # no user has more than sixteen
     assert report["bundle_version"] == load_bundle(tmp_path / "again").version
     json.dumps(report)
 
@@ -126,10 +134,20 @@ def test_tastes_are_learnt(event_log: EventLog, tmp_path: Path) -> None:
     assert recall["network"] > 0.8
 
 
-def test_convergence_waits_for_patience() -> None:
-    convergence = Convergence(patience=2, min_improvement=0.1)
-    seen = [convergence.reached(loss) for loss in (3.0, 2.0, 1.95, 1.5, 1.45, 1.41)]
-    assert seen == [False, False, False, False, False, True]
+def test_a_plateau_needs_patience_and_the_least_steps() -> None:
+    rules = StageRules(patience=2, min_improvement=0.1, smoothing=0.0, min_steps=60)
+    losses = (3.0, 2.0, 1.95, 1.91, 1.95, 1.5, 1.45, 1.41)
+    convergence = Convergence()
+    seen = [convergence.reached(loss, 10 * i, rules) for i, loss in enumerate(losses, 1)]
+    assert seen == [False, False, False, False, False, False, False, True]
+
+
+def test_one_lucky_evaluation_does_not_reset_a_smoothed_loss() -> None:
+    rules = StageRules(patience=3, min_improvement=0.1, smoothing=0.9)
+    convergence = Convergence()
+    seen = [convergence.reached(loss, 1, rules) for loss in (2.0, 2.0, 1.5, 2.0)]
+    assert seen == [False, False, False, True]
+    assert convergence.smoothed == pytest.approx(0.9 * 1.95 + 0.1 * 2.0)
 
 
 def test_a_step_budget_ignores_the_clock() -> None:
@@ -166,3 +184,71 @@ def test_settings_outside_their_limits_name_themselves() -> None:
         StageRules(shares=(0.5, 0.5, 0.5))
     with pytest.raises(ModelConfigError, match="num_blocks is 0"):
         NetworkConfig(num_blocks=0)
+
+
+def is_real(gradient: torch.Tensor | None) -> bool:
+    return gradient is not None
+
+
+@pytest.mark.parametrize("stage", ["indexer", "selection"])
+def test_indexers_learn_from_their_own_loss_alone(
+    builder: BatchBuilder, bundle: Bundle, stage: Stage
+) -> None:
+    network = copy.deepcopy(bundle.network).requires_grad_(True)
+    batch = builder.build(builder.histories.held_out_cuts[:4], 4, 4, None)
+    losses = batch_losses(network, bundle.trie, batch, stage)
+    names, parameters = zip(*network.named_parameters(), strict=True)
+    for loss, of_indexers in ((losses.indexer, True), (losses.next_token, False)):
+        gradients = torch.autograd.grad(loss, parameters, retain_graph=True, allow_unused=True)
+        reached = {
+            name for name, gradient in zip(names, gradients, strict=True) if is_real(gradient)
+        }
+        assert reached
+        assert {".indexer." in name for name in reached} == {of_indexers}
+
+
+def test_recomputed_activations_change_nothing(
+    event_log: EventLog, bundle_path: Path, tmp_path: Path
+) -> None:
+    config = replace(SMALL, gradient_checkpointing=True)
+    train(event_log, None, config, tmp_path / "recomputed", Progress(disable=True))
+    one, two = (
+        load_file(p / "network.safetensors") for p in (bundle_path, tmp_path / "recomputed")
+    )
+    assert all(torch.equal(one[name], two[name]) for name in one)
+
+
+def test_bf16_learns_the_same(event_log: EventLog, tmp_path: Path) -> None:
+    config = replace(SMALL, precision="bf16")
+    report = train(event_log, None, config, tmp_path / "bf16", Progress(disable=True))
+    exact = train(event_log, None, SMALL, tmp_path / "fp32", Progress(disable=True))
+    assert (report["precision"], exact["precision"]) == ("bf16", "fp32")
+    for rounded, stage in zip(report["stages"], exact["stages"], strict=True):
+        assert rounded["validation_loss"] == pytest.approx(stage["validation_loss"], rel=0.02)
+
+
+def test_the_faster_precision_is_chosen(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = [0.0]
+    cost: dict[Precision, float] = {"fp32": 3.0, "bf16": 2.0}
+    monkeypatch.setattr(time, "perf_counter", lambda: clock[0])
+    monkeypatch.setattr("model.training.precision.has_bf16", lambda device: True)
+
+    def attempt(precision: Precision) -> None:
+        clock[0] += cost[precision]
+
+    cpu = torch.device("cpu")
+    assert faster_precision(attempt, cpu) == "bf16"
+    cost["bf16"] = 2.9  # not worth the rounding
+    assert faster_precision(attempt, cpu) == "fp32"
+    monkeypatch.setattr("model.training.precision.has_bf16", lambda device: False)
+    cost["bf16"] = 0.1
+    assert faster_precision(attempt, cpu) == "fp32"
+
+
+def test_tensors_in_anything_move_together(builder: BatchBuilder, bundle: Bundle) -> None:
+    batch = builder.build(builder.histories.held_out_cuts[:2], 4, 4, None)
+    meta = torch.device("meta")
+    moved, trie = on_device(batch, meta), on_device(bundle.trie, meta)
+    assert {moved.items.ids.device, moved.repeats.sids.device, moved.mask.device} == {meta}
+    assert trie.paths_SD.device == meta
+    assert bundle.trie.paths_SD.device == batch.mask.device == torch.device("cpu")

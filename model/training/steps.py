@@ -1,0 +1,163 @@
+"""One training step: draw a batch, compute losses and gradients, move the weights; and the validation loss."""
+
+import math
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from rich.progress import Progress
+from torch import Tensor
+
+from model.decoder import IndexerTrace
+from model.mid_term import KEPT_AT
+from model.network import Network
+from model.training.batches import Batch, BatchBuilder
+from model.training.budget import Budget
+from model.training.config import TrainConfig
+from model.training.data_parallel import Workers, mean_losses, scale_to_share
+from model.training.devices import new_tensors_on, on_device
+from model.training.draws import StepDraws
+from model.training.losses import Losses, Stage, batch_losses, encode_batch, next_token_loss
+from model.training.metrics import StepMetrics
+from model.training.optimiser import Optimiser
+from model.training.precision import Precision, autocast, faster_precision
+from model.training.run_log import RunLog
+from model.trie import Trie
+
+_WARM_UP_STEPS = 30
+_LAST_LEARNING_RATE = 0.05  # of the first
+
+
+@dataclass(frozen=True)
+class Surroundings:
+    """What a run works with, beside network and data."""
+
+    budget: Budget
+    progress: Progress
+    log: RunLog
+    workers: Workers
+    device: torch.device
+
+
+class Steps:
+    """Makes steps on one network. What is random about a step comes from the seed and its number."""
+
+    def __init__(
+        self,
+        network: Network,
+        trie: Trie,
+        builder: BatchBuilder,
+        config: TrainConfig,
+        optimiser: Optimiser,
+        around: Surroundings,
+    ) -> None:
+        """`network` lies on the device."""
+        self._network, self._trie, self._builder = network, on_device(trie, around.device), builder
+        self._config, self._optimiser = config, optimiser
+        self._workers, self._device = around.workers, around.device
+        self._draws = StepDraws(builder.histories, config.seed, config.batch_size)
+        self.precision: Precision = "fp32"
+
+    def make(self, step: int, stage: Stage, spent: float) -> tuple[StepMetrics, float]:
+        """Make step number `step` (from 0) where `spent` of the budget is; returns its metrics and tokens."""
+        config = self._config
+        started = time.perf_counter()
+        rate = config.learning_rate * min(1.0, (step + 1) / _WARM_UP_STEPS)
+        rate *= 1 - (1 - _LAST_LEARNING_RATE) * spent
+        batch = self._batch(step)
+        losses = self._forward_backward(batch, step, stage)
+        norm = self._optimiser.step(rate, self._workers)
+        own = [
+            float(loss.detach())
+            for loss in (losses.next_token, losses.reconstruction, losses.indexer)
+        ]
+        num_tokens = batch.mask.sum() + (batch.target_weights > 0).sum() * self._trie.num_levels
+        *figures, tokens = self._workers.sum([*own, losses.kept, float(num_tokens)])
+        metrics = StepMetrics(
+            stage=stage,
+            step=step + 1,
+            next_token_loss=figures[0],
+            reconstruction_loss=figures[1],
+            indexer_loss=math.nan if stage == "dense" else figures[2],
+            kept_attention_mass=figures[3],
+            learning_rate=rate,
+            gradient_norm=norm,
+            tokens_per_s=round(tokens / (time.perf_counter() - started), 1),
+        )
+        return metrics, tokens
+
+    def _batch(self, step: int) -> Batch:
+        config = self._config
+        batch = self._builder.build(
+            self._draws.cuts(step),
+            config.targets,
+            config.target_window,
+            self._draws.targets(step),
+            self._workers.shard,
+        )
+        return on_device(batch, self._device)
+
+    def _forward_backward(self, batch: Batch, step: int, stage: Stage) -> Losses:
+        config, device = self._config, self._device
+        self._draws.seed_dropout(step, self._workers.rank)
+        with new_tensors_on(device):
+            with autocast(self.precision, device):
+                losses = batch_losses(self._network, self._trie, batch, stage)
+            reconstruction_len = config.network.lifecycle.reconstruction_len
+            losses = scale_to_share(losses, batch, self._workers, reconstruction_len)
+            self._total(losses).backward()  # type: ignore[no-untyped-call]
+        return losses
+
+    def choose_precision(self) -> Precision:
+        """The configured one, or the faster one. A run of a step budget can be repeated, so the clock has no say in it."""
+        config = self._config
+        if config.precision != "auto":
+            return config.precision
+        if config.max_steps is not None:
+            return "fp32"
+        chosen: Precision = "fp32"
+        if self._workers.is_first:
+            chosen = faster_precision(self._attempt, self._device)
+        (bf16,) = self._workers.agree(chosen == "bf16")
+        return "bf16" if bf16 else "fp32"
+
+    def _attempt(self, precision: Precision) -> None:
+        """One step of this process alone, without consequences."""
+        batch, device = self._batch(0), self._device
+        with new_tensors_on(device):
+            with autocast(precision, device):
+                losses = batch_losses(self._network, self._trie, batch, "dense")
+            self._total(losses).backward()  # type: ignore[no-untyped-call]
+        self._optimiser.forget_gradients()
+
+    def _total(self, losses: Losses) -> Tensor:
+        return losses.total(self._config.reconstruction_weight)
+
+    @torch.inference_mode()
+    def validate(self, stage: Stage, validation: Sequence[Batch]) -> Losses:
+        """Mean losses over the validation batches of all processes, without dropout."""
+        device = self._device
+        self._network.eval()
+        with new_tensors_on(device), autocast(self.precision, device):
+            found = [
+                batch_losses(self._network, self._trie, on_device(batch, device), stage)
+                for batch in validation
+            ]
+        self._network.train()
+        return mean_losses(found, self._workers)
+
+    @torch.inference_mode()
+    def kept_by_top_k(self, stage: Stage, validation: Sequence[Batch]) -> dict[str, float]:
+        """Mean attention mass that the indexers' best k keep, for every k of KEPT_AT; empty before they learn."""
+        trace, device = IndexerTrace(), self._device
+        self._network.eval()
+        with new_tensors_on(device), autocast(self.precision, device):
+            for batch in () if stage == "dense" else validation:
+                moved = on_device(batch, device)
+                context, _ = encode_batch(self._network, moved)
+                next_token_loss(self._network, self._trie, context, moved, stage, trace)
+        self._network.train()
+        kept = torch.cat(trace.kept_at) if trace.kept_at else torch.zeros(0, len(KEPT_AT))
+        *masses, count = self._workers.sum([*kept.sum(0).tolist(), float(len(kept))])
+        return {str(k): m / count for k, m in zip(KEPT_AT, masses, strict=True)} if count else {}

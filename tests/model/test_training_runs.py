@@ -1,0 +1,172 @@
+"""Runs of `train`: stopped after any step and resumed, repeated, refused where they do not fit."""
+
+import json
+import os
+import signal
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from rich.progress import Progress
+from safetensors.torch import load_file, save_file
+
+from model.errors import TrainingRunError, TrainingStopped
+from model.training.checkpoint import load_checkpoint, save_checkpoint
+from model.training.config import StageRules, TrainConfig
+from model.training.metrics import StepMetrics, read_metrics
+from model.training.train import RunPlace, train
+from state.event_log import EventLog
+from tests.model.worlds import SMALL
+
+NUM_STEPS = 9
+CONFIG = replace(
+    SMALL, max_steps=NUM_STEPS, stages=StageRules(shares=(0.4, 0.3, 0.3), evaluate_every=2)
+)
+
+
+class SignalAt(Progress):
+    """Sends this process a signal once some step is shown."""
+
+    def __init__(self, step: int, signal_number: int = signal.SIGTERM) -> None:
+        super().__init__(disable=True)
+        self.left, self.signal_number, self.shown = step, signal_number, ""
+
+    def update(self, *args: Any, **kwargs: Any) -> None:
+        step = kwargs.get("description", "").partition(", loss")[0]
+        if "step" in step and step != self.shown:
+            self.left, self.shown = self.left - 1, step
+            if self.left == 0:
+                os.kill(os.getpid(), self.signal_number)
+        super().update(*args, **kwargs)
+
+
+def run(events: EventLog, where: Path, config: TrainConfig = CONFIG, stop_after: int = 0) -> Any:
+    place = RunPlace(where / "run")
+    return train(events, None, config, where / "bundle", SignalAt(stop_after), place)
+
+
+def weights(where: Path) -> dict[str, torch.Tensor]:
+    return load_file(where / "bundle" / "network.safetensors")
+
+
+def rows(where: Path) -> list[tuple[object, ...]]:
+    """All metrics but the clock's, NaN as text so that it equals itself."""
+    found: list[StepMetrics] = list(read_metrics(where / "run" / "metrics.csv"))
+    return [
+        tuple(repr(v) for name, v in vars(row).items() if name != "tokens_per_s") for row in found
+    ]
+
+
+def losses(report: dict[str, Any]) -> list[dict[str, Any]]:
+    clocks = ("seconds", "tokens_per_s", "peak_memory_bytes")
+    return [{k: v for k, v in stage.items() if k not in clocks} for stage in report["stages"]]
+
+
+@pytest.fixture(scope="module")
+def whole(event_log: EventLog, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Any]:
+    """A run that nobody stopped."""
+    where = tmp_path_factory.mktemp("whole")
+    return where, run(event_log, where)
+
+
+@pytest.mark.parametrize("stopped_after", range(1, NUM_STEPS))
+def test_a_run_stopped_after_any_step_goes_on_as_if_it_had_not(
+    event_log: EventLog, whole: tuple[Path, Any], tmp_path: Path, stopped_after: int
+) -> None:
+    with pytest.raises(TrainingStopped, match=f"after step {stopped_after}"):
+        run(event_log, tmp_path, stop_after=stopped_after)
+    assert len(rows(tmp_path)) == stopped_after
+    report = run(event_log, tmp_path)
+    where, expected = whole
+    resumed = weights(tmp_path)
+    assert all(torch.equal(tensor, resumed[name]) for name, tensor in weights(where).items())
+    assert rows(tmp_path) == rows(where)
+    assert losses(report) == losses(expected)
+    assert report["recall_at_20"] == expected["recall_at_20"]
+
+
+def test_stages_change_within_the_tested_steps(whole: tuple[Path, Any]) -> None:
+    where, report = whole
+    assert [stage["steps"] for stage in report["stages"]] == [4, 3, 2]
+    assert len(rows(where)) == NUM_STEPS
+    assert not (where / "run" / "checkpoint.safetensors").exists()
+
+
+def test_a_killed_run_loses_what_came_after_its_checkpoint(
+    event_log: EventLog, whole: tuple[Path, Any], tmp_path: Path
+) -> None:
+    """Metrics are ahead of the checkpoint, and end within a row."""
+    with pytest.raises(TrainingStopped):
+        run(event_log, tmp_path, stop_after=3)
+    csv = tmp_path / "run" / "metrics.csv"
+    lines = csv.read_text().splitlines()
+    csv.write_text("\n".join([*lines, lines[-1].replace(",3,", ",4,"), "dense,5,0.2"]))
+    (tmp_path / "run" / "checkpoint.partial").write_bytes(b"half a checkpoint")
+    run(event_log, tmp_path)
+    assert rows(tmp_path) == rows(whole[0])
+
+
+def test_ctrl_c_writes_a_checkpoint_too(event_log: EventLog, tmp_path: Path) -> None:
+    place = RunPlace(tmp_path / "run")
+    with pytest.raises(TrainingStopped) as stopped:
+        train(event_log, None, CONFIG, tmp_path / "b", SignalAt(2, signal.SIGINT), place)
+    assert stopped.value.signal_number == signal.SIGINT
+    found = load_checkpoint(tmp_path / "run" / "checkpoint.safetensors")
+    assert found is not None
+    assert found[1]["step"] == 2
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
+def test_another_seed_gives_other_weights(
+    event_log: EventLog, whole: tuple[Path, Any], tmp_path: Path
+) -> None:
+    run(event_log, tmp_path, replace(CONFIG, seed=1))
+    name = "decoder.blocks.0.recent.ffn.inner.weight"
+    assert not torch.equal(weights(tmp_path)[name], weights(whole[0])[name])
+
+
+def test_a_checkpoint_of_other_settings_is_refused(event_log: EventLog, tmp_path: Path) -> None:
+    with pytest.raises(TrainingStopped):
+        run(event_log, tmp_path, stop_after=1)
+    with pytest.raises(TrainingRunError, match="batch_size: then 16, now 8.*--restart"):
+        run(event_log, tmp_path, replace(CONFIG, batch_size=8))
+
+
+def test_a_damaged_checkpoint_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "checkpoint.safetensors"
+    assert load_checkpoint(path) is None
+    save_checkpoint(path, {"a": torch.arange(4.0)}, {"step": 3})
+    tensors, progress = load_checkpoint(path) or ({}, {})
+    assert torch.equal(tensors["a"], torch.arange(4.0))
+    assert progress["step"] == 3
+    data = bytearray(path.read_bytes())
+    for damaged in (data[:-1], data[:-1] + bytes([data[-1] ^ 1]), b""):
+        path.write_bytes(damaged)
+        with pytest.raises(TrainingRunError, match="damaged"):
+            load_checkpoint(path)
+    save_file({}, path, {"progress": json.dumps({"format_version": 9})})
+    with pytest.raises(TrainingRunError, match="format 9"):
+        load_checkpoint(path)
+
+
+@pytest.mark.parametrize(
+    ("rules", "ended", "steps"),
+    [
+        (StageRules(evaluate_every=1, patience=1, min_improvement=100.0), "plateau", 2),
+        (
+            StageRules(evaluate_every=1, patience=1, min_improvement=100.0, min_steps=3),
+            "plateau",
+            3,
+        ),
+        (StageRules(max_steps=3), "max_steps", 3),
+    ],
+)
+def test_each_stage_ends_by_its_rule_and_says_which(
+    event_log: EventLog, tmp_path: Path, rules: StageRules, ended: str, steps: int
+) -> None:
+    report = run(event_log, tmp_path, replace(CONFIG, max_steps=100, stages=rules))
+    assert [stage["ended"] for stage in report["stages"]] == [ended] * 3
+    assert [stage["steps"] for stage in report["stages"]] == [steps] * 3
+    assert "validation indexer loss" in report["stages"][1]["rule"]
