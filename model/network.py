@@ -118,12 +118,17 @@ class Network(nn.Module):
         )
         return states_BTH @ tables[0 if self.levels_DH is not None else level].T
 
+    @property
+    def code_tables(self) -> list[nn.Parameter]:
+        """What embeds codes, and what scores them where that is another table."""
+        output = self.output_codebooks_DKH
+        return [self.codebooks_DKH] if output is None else [self.codebooks_DKH, output]
+
     @torch.no_grad()
     def set_codebooks(self, vectors_DKH: Tensor) -> None:
         """Start from the tokenizer's code vectors; one table for all levels starts from the first level's."""
-        for table in (self.codebooks_DKH, self.output_codebooks_DKH):
-            if table is not None:
-                table.copy_(vectors_DKH[: len(table)])
+        for table in self.code_tables:
+            table.copy_(vectors_DKH[: len(table)])
 
     def _embed(self, codes_BTP: Tensor) -> Tensor:
         levels = torch.arange(codes_BTP.shape[-1], device=codes_BTP.device)

@@ -3,7 +3,6 @@
 Shapes: S distinct SIDs, D levels, C the most children of any node on a level, ... any leading dimensions.
 """
 
-import copy
 from dataclasses import dataclass
 
 import numpy as np
@@ -71,15 +70,6 @@ class Trie:
             parent_starts, parent_counts = starts, counts
         self.paths_SD = torch.from_numpy(np.stack(paths, 1))
         """The node of every SID on every level; on the last, the SID's own number."""
-
-    def to(self, device: torch.device) -> "Trie":
-        """The same trie with its arrays on `device`, where nodes and logits have to lie, too."""
-        moved = copy.copy(self)
-        moved._sids_SD, moved.paths_SD = self._sids_SD.to(device), self.paths_SD.to(device)
-        moved._codes = [array.to(device) for array in self._codes]
-        moved._log_share = [array.to(device) for array in self._log_share]
-        moved._first_child = [array.to(device) for array in self._first_child]
-        return moved
 
     @property
     def device(self) -> torch.device:
