@@ -30,7 +30,7 @@ from model.trie import Trie
 from state.errors import StateError
 from state.segments import HistoryConfig
 
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
 MANIFEST = "bundle.json"
 _NETWORK, _TOKENIZER = "network.safetensors", "tokenizer.safetensors"
 _CATALOGUE, _TITLES = "catalogue.safetensors", "titles.json"
@@ -185,7 +185,8 @@ def _read_manifest(path: Path) -> tuple[bytes, dict[str, Any]]:
         raise _damaged(path, "it lacks format_version or sha256") from error
     if found != FORMAT_VERSION:
         raise BundleError(
-            f"{path} has bundle format {found}; this release reads format {FORMAT_VERSION}"
+            f"{path} has bundle format {found}; this release reads format {FORMAT_VERSION}; "
+            "make one with `gemstream train`"
         )
     return data, manifest
 

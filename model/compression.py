@@ -1,4 +1,4 @@
-"""Chunks to accumulators to tokens: the lifecycle segment of a user, rolled forward chunk by chunk.
+"""Chunks to accumulators to tokens, and to item statistics: a user's lifecycle segment, rolled forward chunk by chunk.
 
 Bytes of `Summary.accumulators`:
 
@@ -21,6 +21,8 @@ from model.bundle import Bundle
 from model.errors import SummaryError
 from model.features import to_tensors
 from state.interaction import Rows
+from state.item_statistics import bounded, empty_statistics, merge_statistics, statistics_of
+from state.item_statistics_codec import decode_statistics, encode_statistics
 from state.summary import Summary
 
 _MAGIC = b"GMQ1"
@@ -61,7 +63,21 @@ class Compressor:
             accumulators=_HEADER.pack(_MAGIC, *self._shape[:3]) + state.numpy().tobytes(),
             tokens=tokens.numpy().astype(np.float32),
             built_at_ms=now_ms,
+            item_statistics=self._item_statistics(base, chunks),
         )
+
+    def _item_statistics(self, base: Summary | None, chunks: Sequence[Rows]) -> bytes:
+        """Bounded after each chunk, so that the grouping of chunks changes nothing.
+
+        A base without them stays so: what was dropped from its chunks would be missing without a trace.
+        """
+        if base is not None and not base.item_statistics:
+            return b""
+        statistics = decode_statistics(base.item_statistics) if base else empty_statistics()
+        for chunk in chunks:
+            statistics = merge_statistics(statistics, statistics_of(chunk))
+            statistics = bounded(statistics, self._network.config.repeats.max_items)
+        return encode_statistics(statistics)
 
     def _contribution(self, chunk: Rows) -> Tensor:
         items = to_tensors(chunk, self._network.config.features)

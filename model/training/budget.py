@@ -13,6 +13,10 @@ class Budget:
         self._max_steps = max_steps
         self.steps = 0
 
+    def part(self, share: float) -> "Budget":
+        """A budget of its own, beginning now: `share` of the seconds, or as many steps."""
+        return Budget(self._seconds * share, self._max_steps)
+
     def spent(self) -> float:
         """The share of the budget that is spent, 0 to 1."""
         if self._max_steps is not None:

@@ -22,7 +22,8 @@ STAGES: tuple[Stage, ...] = ("dense", "indexer", "selection")
 _WARM_UP_STEPS = 30
 _LAST_LEARNING_RATE = 0.05  # of the first
 _MAX_GRADIENT_NORM = 1.0
-_SCORES_RATE_FACTOR = 20.0
+_GATE_RATE_FACTOR = 20.0
+_SCORES_RATE_FACTOR = 0.25  # they come trained from the stage before
 _TABLES_RATE_FACTOR = 0.1
 _WEIGHT_DECAY = 0.05
 _BATCHES_SORTED_TOGETHER = 16
@@ -70,17 +71,19 @@ class _ParameterGroup:
 def _parameter_groups(network: Network) -> list[_ParameterGroup]:
     """Clipped one by one: the indexers' gradients must not scale the others'.
 
-    Single numbers may move faster; tables that start from item vectors move slowly, or they learn users by heart.
+    A single number may move faster; tables that start from item vectors move slowly, or they learn users by heart.
     """
     indexer = [p for name, p in network.named_parameters() if ".indexer." in name]
-    scores = [network.repeats.scores]
+    scores = [*network.repeats.score.parameters(), network.repeats.item_score.weight]
     tables = [network.features.vid.weight, network.codebooks_DKH]
-    apart = {id(p) for p in (*indexer, *scores, *tables)}
+    gate = [network.repeats.gate.bias]
+    apart = {id(p) for p in (*indexer, *gate, *scores, *tables)}
     others = [p for p in network.parameters() if id(p) not in apart]
     return [
         _ParameterGroup(others, weight_decay=_WEIGHT_DECAY),
         _ParameterGroup(indexer),
         _ParameterGroup(tables, _TABLES_RATE_FACTOR),
+        _ParameterGroup(gate, _GATE_RATE_FACTOR),
         _ParameterGroup(scores, _SCORES_RATE_FACTOR),
     ]
 
@@ -168,7 +171,7 @@ class StageRunner:
         )
         losses = batch_losses(self._network, self._trie, batch, stage)
         self._optimiser.zero_grad()
-        losses.total(config.reconstruction_weight).backward()  # type: ignore[no-untyped-call]
+        losses.total(config.reconstruction_weight, config.repeat_weight).backward()  # type: ignore[no-untyped-call]
         for group in self._groups:
             nn.utils.clip_grad_norm_(group.parameters, _MAX_GRADIENT_NORM)
         self._optimiser.step()
@@ -184,6 +187,7 @@ class StageRunner:
         kept = [losses.kept for losses in found if not math.isnan(losses.kept)]
         return Losses(
             torch.stack([losses.next_token for losses in found]).mean(),
+            torch.stack([losses.repeats for losses in found]).mean(),
             torch.stack([losses.reconstruction for losses in found]).mean(),
             torch.stack([losses.indexer for losses in found]).mean(),
             float(np.mean(kept)) if kept else math.nan,

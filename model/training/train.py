@@ -22,6 +22,8 @@ from model.training.budget import Budget
 from model.training.config import TrainConfig
 from model.training.evaluate import network_recall, popularity_recall
 from model.training.histories import Histories, build_histories
+from model.training.repeat_items import describe_items, standardise
+from model.training.repeat_stage import RepeatStage
 from model.training.stages import StageReport, StageRunner
 from model.trie import Trie
 from state.event_log import EventLog
@@ -118,20 +120,24 @@ def _fit(
     """All stages and the held-out recall: half of the held-out users steer the stages, others are reported on."""
     trie = Trie(catalogue.sids_SD, catalogue.sid_counts_S)
     builder = BatchBuilder(
-        histories, catalogue, config.network.features, config.history, config.lifecycle_sample
+        histories, catalogue, config.network, config.history, config.lifecycle_sample
     )
     shuffled = np.random.default_rng(config.seed).permutation(histories.held_out_cuts)
     num_steering = min(config.evaluation_users // 2, (len(shuffled) + 1) // 2)
     tested = shuffled[num_steering : num_steering + config.evaluation_users]
     tested = tested if len(tested) else shuffled
+    describe_items(network.repeats, histories, config.network.features.item_buckets)
+    standardise(network.repeats, builder, config.seed)
+    repeat_stage = RepeatStage(network.repeats, builder, config)
+    first = repeat_stage.run(shuffled[:num_steering], budget.part(config.repeat_share), progress)
     network.train()
     runner = StageRunner(network, trie, builder, config, budget, progress)
-    stages: list[StageReport] = runner.run(shuffled[:num_steering])
+    stages: list[StageReport] = [first, *runner.run(shuffled[:num_steering])]
     network.eval()
     evaluating = progress.add_task(
         f"recall at {RECALL_AT} of {len(tested)} held-out baskets", total=1
     )
-    recall = network_recall(network, trie, catalogue, builder, tested, RECALL_AT)
+    recall = network_recall(network, trie, builder, tested, RECALL_AT)
     progress.advance(evaluating)
     return {
         "stages": [dataclasses.asdict(stage) for stage in stages],

@@ -11,6 +11,8 @@ from model.compression import Compressor
 from model.errors import SummaryError
 from model.features import to_tensors
 from model.lifecycle import QuasiLinearAttention
+from state.item_statistics import STATISTICS, statistics_of
+from state.item_statistics_codec import decode_statistics
 from state.summary import Summary
 from tests.model.worlds import make_rows
 
@@ -43,6 +45,7 @@ def test_grouping_of_chunks_changes_no_bit(
     assert summary is not None
     assert summary.accumulators == stepwise.accumulators
     assert summary.tokens.tobytes() == stepwise.tokens.tobytes()
+    assert summary.item_statistics == stepwise.item_statistics
     assert (summary.count, summary.boundary) == (40, 40)
 
 
@@ -55,6 +58,28 @@ def test_chunks_equal_one_shot(compressor: Compressor, stepwise: Summary) -> Non
         rtol=1e-5,
         atol=1e-5,
     )
+
+
+def test_statistics_roll_with_the_chunks(stepwise: Summary) -> None:
+    rolled, whole = decode_statistics(stepwise.item_statistics), statistics_of(ROWS)
+    for name in STATISTICS.names or ():
+        np.testing.assert_allclose(rolled.items[name], whole.items[name], rtol=1e-12)
+        np.testing.assert_allclose(rolled.history[name], whole.history[name], rtol=1e-12)
+
+
+def test_statistics_are_bounded(bundle: Bundle) -> None:
+    rows = make_rows(2_000)
+    rows["item_id"] = np.arange(1, 2_001)
+    summary = Compressor(bundle).roll(None, [rows[:1_000], rows[1_000:]], 2_000, now_ms=5)
+    statistics = decode_statistics(summary.item_statistics)
+    assert statistics.items["item_id"].tolist() == list(range(2_001 - 512, 2_001))
+    assert statistics.history["count"].tolist() == [2_000]
+
+
+def test_a_base_without_statistics_gets_none(compressor: Compressor, stepwise: Summary) -> None:
+    """Those of its chunks could only be partial."""
+    base = replace(stepwise, item_statistics=b"")
+    assert compressor.roll(base, CHUNKS[:1], 44, now_ms=5).item_statistics == b""
 
 
 def test_training_reads_the_same_tokens(bundle: Bundle, stepwise: Summary) -> None:
