@@ -3,6 +3,7 @@
 import json
 import os
 import platform
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -15,7 +16,7 @@ def write_report(bench: str, quick: bool, figures: dict[str, Any]) -> None:
     """Print the document as the last line and write bench/results/NAME.json."""
     document = {
         "bench": bench,
-        "command": f"make bench NAME={bench}" + (" QUICK=1" if quick else ""),
+        "command": _command(bench, quick),
         "commit": _commit(),
         "machine": f"{_processor()}, {os.cpu_count()} cores, Python {platform.python_version()}",
         "quick": quick,
@@ -25,6 +26,12 @@ def write_report(bench: str, quick: bool, figures: dict[str, Any]) -> None:
     text = json.dumps(document)
     (RESULTS / f"{bench}.json").write_text(text + "\n")
     sys.stdout.write(text + "\n")
+
+
+def _command(bench: str, quick: bool) -> str:
+    others = shlex.join(argument for argument in sys.argv[1:] if argument != "--quick")
+    quickly = " QUICK=1" if quick else ""
+    return f"make bench NAME={bench}{quickly}" + (f' ARGS="{others}"' if others else "")
 
 
 def _commit() -> str:

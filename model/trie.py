@@ -3,6 +3,7 @@
 Shapes: S distinct SIDs, D levels, C the most children of any node on a level, ... any leading dimensions.
 """
 
+import copy
 from dataclasses import dataclass
 
 import numpy as np
@@ -71,6 +72,20 @@ class Trie:
         self.paths_SD = torch.from_numpy(np.stack(paths, 1))
         """The node of every SID on every level; on the last, the SID's own number."""
 
+    def to(self, device: torch.device) -> "Trie":
+        """The same trie with its arrays on `device`, where nodes and logits have to lie, too."""
+        moved = copy.copy(self)
+        moved._sids_SD, moved.paths_SD = self._sids_SD.to(device), self.paths_SD.to(device)
+        moved._codes = [array.to(device) for array in self._codes]
+        moved._log_share = [array.to(device) for array in self._log_share]
+        moved._first_child = [array.to(device) for array in self._first_child]
+        return moved
+
+    @property
+    def device(self) -> torch.device:
+        """Where its arrays lie."""
+        return self._sids_SD.device
+
     def codes_of(self, sids: Tensor) -> Tensor:
         """Codes [..., D] of SID numbers [...]."""
         return self._sids_SD[sids]
@@ -86,7 +101,7 @@ class Trie:
     def children(self, level: int, nodes: Tensor) -> Children:
         """Children on `level` of `nodes` [...] of the level above; the root is node 0."""
         first, behind = self._first_child[level][nodes], self._first_child[level][nodes + 1]
-        child = first[..., None] + torch.arange(self._max_children[level])
+        child = first[..., None] + torch.arange(self._max_children[level], device=nodes.device)
         real = child < behind[..., None]
         child = torch.where(real, child, first[..., None])
         return Children(child, self._codes[level][child], self._log_share[level][child], real)

@@ -122,7 +122,7 @@ class StoreDescription(_message.Message):
     def __init__(self, partitions: _Optional[_Iterable[_Union[PartitionDescription, _Mapping]]] = ..., disk_bytes: _Optional[int] = ..., dirty_users: _Optional[int] = ..., counters: _Optional[_Mapping[str, int]] = ..., recent_len: _Optional[int] = ..., mid_term_len: _Optional[int] = ..., chunk_len: _Optional[int] = ..., max_history: _Optional[int] = ...) -> None: ...
 
 class PartitionDescription(_message.Message):
-    __slots__ = ("partition", "next_offset", "users", "owned", "end_offset", "phase", "holes", "lag_records", "lag_s")
+    __slots__ = ("partition", "next_offset", "users", "owned", "end_offset", "phase", "holes", "lag_records", "lag_s", "checkpoint", "checkpoint_failures")
     PARTITION_FIELD_NUMBER: _ClassVar[int]
     NEXT_OFFSET_FIELD_NUMBER: _ClassVar[int]
     USERS_FIELD_NUMBER: _ClassVar[int]
@@ -132,6 +132,8 @@ class PartitionDescription(_message.Message):
     HOLES_FIELD_NUMBER: _ClassVar[int]
     LAG_RECORDS_FIELD_NUMBER: _ClassVar[int]
     LAG_S_FIELD_NUMBER: _ClassVar[int]
+    CHECKPOINT_FIELD_NUMBER: _ClassVar[int]
+    CHECKPOINT_FAILURES_FIELD_NUMBER: _ClassVar[int]
     partition: int
     next_offset: int
     users: int
@@ -141,7 +143,9 @@ class PartitionDescription(_message.Message):
     holes: _containers.RepeatedCompositeFieldContainer[Hole]
     lag_records: int
     lag_s: float
-    def __init__(self, partition: _Optional[int] = ..., next_offset: _Optional[int] = ..., users: _Optional[int] = ..., owned: _Optional[bool] = ..., end_offset: _Optional[int] = ..., phase: _Optional[str] = ..., holes: _Optional[_Iterable[_Union[Hole, _Mapping]]] = ..., lag_records: _Optional[int] = ..., lag_s: _Optional[float] = ...) -> None: ...
+    checkpoint: CheckpointDescription
+    checkpoint_failures: int
+    def __init__(self, partition: _Optional[int] = ..., next_offset: _Optional[int] = ..., users: _Optional[int] = ..., owned: _Optional[bool] = ..., end_offset: _Optional[int] = ..., phase: _Optional[str] = ..., holes: _Optional[_Iterable[_Union[Hole, _Mapping]]] = ..., lag_records: _Optional[int] = ..., lag_s: _Optional[float] = ..., checkpoint: _Optional[_Union[CheckpointDescription, _Mapping]] = ..., checkpoint_failures: _Optional[int] = ...) -> None: ...
 
 class Hole(_message.Message):
     __slots__ = ("start_offset", "end_offset", "accepted_at_ms")
@@ -152,3 +156,47 @@ class Hole(_message.Message):
     end_offset: int
     accepted_at_ms: int
     def __init__(self, start_offset: _Optional[int] = ..., end_offset: _Optional[int] = ..., accepted_at_ms: _Optional[int] = ...) -> None: ...
+
+class TakeCheckpointsRequest(_message.Message):
+    __slots__ = ("partition", "prune")
+    PARTITION_FIELD_NUMBER: _ClassVar[int]
+    PRUNE_FIELD_NUMBER: _ClassVar[int]
+    partition: int
+    prune: bool
+    def __init__(self, partition: _Optional[int] = ..., prune: _Optional[bool] = ...) -> None: ...
+
+class TakeCheckpointsResponse(_message.Message):
+    __slots__ = ("checkpoints", "failures")
+    CHECKPOINTS_FIELD_NUMBER: _ClassVar[int]
+    FAILURES_FIELD_NUMBER: _ClassVar[int]
+    checkpoints: _containers.RepeatedCompositeFieldContainer[CheckpointDescription]
+    failures: _containers.RepeatedCompositeFieldContainer[CheckpointFailure]
+    def __init__(self, checkpoints: _Optional[_Iterable[_Union[CheckpointDescription, _Mapping]]] = ..., failures: _Optional[_Iterable[_Union[CheckpointFailure, _Mapping]]] = ...) -> None: ...
+
+class CheckpointDescription(_message.Message):
+    __slots__ = ("partition", "next_offset", "created_at_ms", "files", "bytes", "uploaded_bytes", "seconds", "unchanged")
+    PARTITION_FIELD_NUMBER: _ClassVar[int]
+    NEXT_OFFSET_FIELD_NUMBER: _ClassVar[int]
+    CREATED_AT_MS_FIELD_NUMBER: _ClassVar[int]
+    FILES_FIELD_NUMBER: _ClassVar[int]
+    BYTES_FIELD_NUMBER: _ClassVar[int]
+    UPLOADED_BYTES_FIELD_NUMBER: _ClassVar[int]
+    SECONDS_FIELD_NUMBER: _ClassVar[int]
+    UNCHANGED_FIELD_NUMBER: _ClassVar[int]
+    partition: int
+    next_offset: int
+    created_at_ms: int
+    files: int
+    bytes: int
+    uploaded_bytes: int
+    seconds: float
+    unchanged: bool
+    def __init__(self, partition: _Optional[int] = ..., next_offset: _Optional[int] = ..., created_at_ms: _Optional[int] = ..., files: _Optional[int] = ..., bytes: _Optional[int] = ..., uploaded_bytes: _Optional[int] = ..., seconds: _Optional[float] = ..., unchanged: _Optional[bool] = ...) -> None: ...
+
+class CheckpointFailure(_message.Message):
+    __slots__ = ("partition", "reason")
+    PARTITION_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    partition: int
+    reason: str
+    def __init__(self, partition: _Optional[int] = ..., reason: _Optional[str] = ...) -> None: ...

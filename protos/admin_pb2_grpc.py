@@ -54,6 +54,11 @@ class AdminServiceStub:
                 request_serializer=protos_dot_admin__pb2.DeleteInteractionsRequest.SerializeToString,
                 response_deserializer=protos_dot_admin__pb2.DeleteInteractionsResponse.FromString,
                 _registered_method=True)
+        self.TakeCheckpoints = channel.unary_unary(
+                '/gemstream.v1.AdminService/TakeCheckpoints',
+                request_serializer=protos_dot_admin__pb2.TakeCheckpointsRequest.SerializeToString,
+                response_deserializer=protos_dot_admin__pb2.TakeCheckpointsResponse.FromString,
+                _registered_method=True)
 
 
 class AdminServiceServicer:
@@ -89,6 +94,14 @@ class AdminServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def TakeCheckpoints(self, request, context):
+        """Takes checkpoints now, of one partition or all that are served, and answers once they are complete.
+        INVALID_ARGUMENT: the node keeps no checkpoints. NOT_FOUND: the partition is not served here.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_AdminServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -111,6 +124,11 @@ def add_AdminServiceServicer_to_server(servicer, server):
                     servicer.DeleteInteractions,
                     request_deserializer=protos_dot_admin__pb2.DeleteInteractionsRequest.FromString,
                     response_serializer=protos_dot_admin__pb2.DeleteInteractionsResponse.SerializeToString,
+            ),
+            'TakeCheckpoints': grpc.unary_unary_rpc_method_handler(
+                    servicer.TakeCheckpoints,
+                    request_deserializer=protos_dot_admin__pb2.TakeCheckpointsRequest.FromString,
+                    response_serializer=protos_dot_admin__pb2.TakeCheckpointsResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -221,6 +239,33 @@ class AdminService:
             '/gemstream.v1.AdminService/DeleteInteractions',
             protos_dot_admin__pb2.DeleteInteractionsRequest.SerializeToString,
             protos_dot_admin__pb2.DeleteInteractionsResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def TakeCheckpoints(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/gemstream.v1.AdminService/TakeCheckpoints',
+            protos_dot_admin__pb2.TakeCheckpointsRequest.SerializeToString,
+            protos_dot_admin__pb2.TakeCheckpointsResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -43,6 +43,10 @@ class AdminServiceStub:
     themselves. Returns when it is in the log, and waits `wait_ms` at most for it to be applied by this node.
     UNAVAILABLE: the broker does not take it.
     """
+    TakeCheckpoints: _grpc.UnaryUnaryMultiCallable[_admin_pb2.TakeCheckpointsRequest, _admin_pb2.TakeCheckpointsResponse]
+    """Takes checkpoints now, of one partition or all that are served, and answers once they are complete.
+    INVALID_ARGUMENT: the node keeps no checkpoints. NOT_FOUND: the partition is not served here.
+    """
 
 @_typing.type_check_only
 class AdminServiceAsyncStub(AdminServiceStub):
@@ -58,6 +62,10 @@ class AdminServiceAsyncStub(AdminServiceStub):
     """Puts a request to forget what the user did with one item into the interactions topic, where producers may put it
     themselves. Returns when it is in the log, and waits `wait_ms` at most for it to be applied by this node.
     UNAVAILABLE: the broker does not take it.
+    """
+    TakeCheckpoints: _aio.UnaryUnaryMultiCallable[_admin_pb2.TakeCheckpointsRequest, _admin_pb2.TakeCheckpointsResponse]  # type: ignore[assignment]
+    """Takes checkpoints now, of one partition or all that are served, and answers once they are complete.
+    INVALID_ARGUMENT: the node keeps no checkpoints. NOT_FOUND: the partition is not served here.
     """
 
 class AdminServiceServicer(metaclass=_abc_1.ABCMeta):
@@ -95,6 +103,16 @@ class AdminServiceServicer(metaclass=_abc_1.ABCMeta):
         """Puts a request to forget what the user did with one item into the interactions topic, where producers may put it
         themselves. Returns when it is in the log, and waits `wait_ms` at most for it to be applied by this node.
         UNAVAILABLE: the broker does not take it.
+        """
+
+    @_abc_1.abstractmethod
+    def TakeCheckpoints(
+        self,
+        request: _admin_pb2.TakeCheckpointsRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_admin_pb2.TakeCheckpointsResponse, _abc.Awaitable[_admin_pb2.TakeCheckpointsResponse]]:
+        """Takes checkpoints now, of one partition or all that are served, and answers once they are complete.
+        INVALID_ARGUMENT: the node keeps no checkpoints. NOT_FOUND: the partition is not served here.
         """
 
 def add_AdminServiceServicer_to_server(servicer: AdminServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

@@ -9,11 +9,13 @@ from typing import Any
 import grpc.aio
 
 from protos import admin_pb2, admin_pb2_grpc
-from services.errors import NotFound, Unreachable
+from services.checkpointer import Checkpointer, CheckpointLog
+from services.errors import InvalidRequest, NotFound, Unreachable
 from services.interaction_messages import interaction_to_wire
 from services.state_messages import meta_to_wire
+from state.checkpoints import Taken
 from state.errors import StoreClosed
-from state.inspection import UserInspection, count_dirty, inspect_user, users_of
+from state.inspection import UserInspection, count_dirty, inspect_user
 from state.interaction import check_item_id, check_user_id
 from state.partition_stores import PartitionStores
 from state.user_store import UserStore
@@ -43,6 +45,8 @@ class NodeView:
     """Puts a deletion into the log. Raises StreamError."""
     forget: Callable[[str, int], Awaitable[int]]
     """Puts a request to forget one item of a user into the log; returns its offset. Raises StreamError."""
+    checkpoints: Checkpointer | None = None
+    """None where no checkpoints are kept."""
 
 
 class AdminService(admin_pb2_grpc.AdminServiceServicer):
@@ -121,6 +125,24 @@ class AdminService(admin_pb2_grpc.AdminServiceServicer):
                 return False
             await asyncio.sleep(_LOOK_EVERY_S)
 
+    async def TakeCheckpoints(
+        self, request: admin_pb2.TakeCheckpointsRequest, context: Context
+    ) -> admin_pb2.TakeCheckpointsResponse:
+        """See protos/admin.proto."""
+        if self._node.checkpoints is None:
+            raise InvalidRequest(
+                "this node keeps no checkpoints: set `uri` in [checkpoints] and start it again"
+            )
+        partition = request.partition if request.HasField("partition") else None
+        taken, failures = await self._node.checkpoints.take(partition, prune=request.prune)
+        return admin_pb2.TakeCheckpointsResponse(
+            checkpoints=[_describe_checkpoint(each) for each in taken],
+            failures=[
+                admin_pb2.CheckpointFailure(partition=failed, reason=reason)
+                for failed, reason in failures.items()
+            ],
+        )
+
     def _describe(self, user: UserInspection) -> admin_pb2.UserDescription:
         meta, history = user.meta, self._node.stores.history
         recent_start = history.recent_start(meta.length)
@@ -161,10 +183,12 @@ class AdminService(admin_pb2_grpc.AdminServiceServicer):
     def _describe_partition(self, store: UserStore) -> admin_pb2.PartitionDescription:
         position, progress = store.position(), self._node.progress(store.partition)
         phase = self._node.phases().get(store.partition)
+        log = self._node.checkpoints.log if self._node.checkpoints else CheckpointLog()
+        last = log.last.get(store.partition)
         return admin_pb2.PartitionDescription(
             partition=store.partition,
             next_offset=position.next_offset if position else 0,
-            users=sum(1 for _ in users_of(store.database)),
+            users=store.num_users(),
             owned=phase is not None,
             end_offset=-1 if progress.end_offset is None else progress.end_offset,
             lag_records=progress.lag_records,
@@ -178,4 +202,20 @@ class AdminService(admin_pb2_grpc.AdminServiceServicer):
                 )
                 for hole in store.holes()
             ],
+            checkpoint=None if last is None else _describe_checkpoint(last),
+            checkpoint_failures=log.failures[store.partition],
         )
+
+
+def _describe_checkpoint(taken: Taken) -> admin_pb2.CheckpointDescription:
+    manifest = taken.manifest
+    return admin_pb2.CheckpointDescription(
+        partition=manifest.partition,
+        next_offset=manifest.next_offset,
+        created_at_ms=manifest.created_at_ms,
+        files=len(manifest.files),
+        bytes=manifest.num_bytes,
+        uploaded_bytes=taken.uploaded_bytes,
+        seconds=taken.seconds,
+        unchanged=not taken.is_new,
+    )

@@ -183,6 +183,19 @@ def describe_store(address: str, timeout_s: float) -> admin_pb2.StoreDescription
         return reply
 
 
+def take_checkpoints(
+    address: str, partition: int | None, prune: bool, timeout_s: float
+) -> admin_pb2.TakeCheckpointsResponse:
+    """One blocking TakeCheckpoints call. Raises NotFound, Unreachable, InvalidRequest."""
+    with grpc.insecure_channel(address, options=_OPTIONS) as channel:
+        stub = admin_pb2_grpc.AdminServiceStub(channel)
+        request = admin_pb2.TakeCheckpointsRequest(partition=partition, prune=prune)
+        reply: admin_pb2.TakeCheckpointsResponse = _call(
+            stub.TakeCheckpoints, request, address, timeout_s
+        )
+        return reply
+
+
 def _call(method: Any, request: Any, address: str, timeout_s: float) -> Any:
     try:
         return method(request, timeout=timeout_s)

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from services.toml_config import read_toml, structure
+from state.checkpoint_config import CheckpointsConfig
 from state.errors import ConfigError
 from state.rocks_config import RocksConfig
 from state.segments import HistoryConfig
@@ -59,6 +60,10 @@ class InferenceNodeConfig:
     state_timeout_s: float = 1.0
     """After that a request is answered with popular items, marked as such."""
     beam_width: int = 32
+    max_per_first_code: int | None = None
+    """Diversity: items of an answer that share their SID's first code; None: any number."""
+    exact_search: bool = False
+    """Search ever wider until no other item can be better; takes up to a pass over the whole catalogue."""
     num_threads: int = 2
     metrics_listen: str = "127.0.0.1:9102"
     """As a state node's."""
@@ -71,6 +76,13 @@ class InferenceNodeConfig:
         _check_metrics_address(self.metrics_listen)
         if not 1 <= self.beam_width <= 1_000:
             raise ConfigError(f"beam_width is {self.beam_width}; it must be 1 to 1000")
+        if self.max_per_first_code is not None and (
+            self.max_per_first_code < 1 or self.exact_search
+        ):
+            raise ConfigError(
+                f"max_per_first_code is {self.max_per_first_code} and exact_search {self.exact_search}; "
+                "the first must be at least 1, and needs exact_search off"
+            )
         if self.num_threads < 1:
             raise ConfigError(f"num_threads is {self.num_threads}; it must be at least 1")
         if self.state_timeout_s <= 0:
@@ -112,6 +124,7 @@ class Settings:
     history: HistoryConfig = field(default_factory=HistoryConfig)
     rocks: RocksConfig = field(default_factory=RocksConfig)
     decoder: DecoderConfig = field(default_factory=DecoderConfig)
+    checkpoints: CheckpointsConfig = field(default_factory=CheckpointsConfig)
     consumer: ConsumerConfig = field(default_factory=ConsumerConfig)
     dispatch: DispatchConfig = field(default_factory=DispatchConfig)
     liveness: LivenessConfig = field(default_factory=LivenessConfig)
@@ -140,6 +153,7 @@ def _read_settings(path: Path) -> Settings:
         settings,
         data_dir=path.parent / settings.data_dir,
         bundle=path.parent / settings.bundle,
+        checkpoints=settings.checkpoints.relative_to(path.parent),
     )
 
 

@@ -6,6 +6,7 @@ import logging
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 
+from services.checkpointer import Checkpointer
 from services.grpc_server import GrpcServer
 from services.http_server import HttpServer
 from services.stopping import unless_stopped
@@ -15,7 +16,6 @@ from stream.compression_jobs import JobDispatcher
 from stream.consumer import InteractionConsumer
 from stream.ingest import Ingest
 from stream.ownership import OwnershipAnnouncer
-from stream.phases import Phase
 from stream.producer import Producer
 from stream.watchdog import Watchdog
 
@@ -72,6 +72,8 @@ class StateNode:
     stores: PartitionStores
     watchdog: Watchdog
     endpoints: HttpServer
+    checkpoints: Checkpointer | None = None
+    """None where no checkpoints are kept."""
 
     async def run(self, stop: asyncio.Event) -> None:
         """Run until `stop` is set or a part fails; then stop in order.
@@ -85,14 +87,12 @@ class StateNode:
             stack.callback(self.stores.close_all)
             await stack.enter_async_context(self.producer)
             stack.push_async_callback(self.consumer.stop)
+            if self.checkpoints is not None:
+                stack.callback(self.checkpoints.stop)
             await self.server.start()
             stack.push_async_callback(self.server.stop)
             await unless_stopped(self.consumer.start(), stop)
             await self._work_until(stop)
-
-    def served(self) -> set[int]:
-        """The partitions whose users can be read: this node's, caught up."""
-        return self.consumer.assigned() & self.consumer.phases.in_phase(Phase.READY)
 
     async def _report_readiness(self) -> None:
         """Health checks hear SERVING once every partition that came with an assignment has caught up."""
@@ -103,11 +103,12 @@ class StateNode:
     async def _work_until(self, stop: asyncio.Event) -> None:
         ingest = asyncio.create_task(self.ingest.run())
         others = [
-            asyncio.create_task(self.dispatcher.run(self.served)),
-            asyncio.create_task(self.announcer.run(self.served)),
+            asyncio.create_task(self.dispatcher.run(self.consumer.served)),
+            asyncio.create_task(self.announcer.run(self.consumer.served)),
             asyncio.create_task(self.eraser.run()),
             asyncio.create_task(self._report_readiness()),
             asyncio.create_task(self.watchdog.run()),
+            *([asyncio.create_task(self.checkpoints.run())] if self.checkpoints else []),
             asyncio.create_task(stop.wait()),
         ]
         await asyncio.wait([ingest, *others], return_when=asyncio.FIRST_COMPLETED)

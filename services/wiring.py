@@ -11,6 +11,7 @@ from protos.admin_pb2_grpc import add_AdminServiceServicer_to_server
 from protos.recommender_pb2_grpc import add_RecommenderServiceServicer_to_server
 from protos.state_pb2_grpc import add_StateServiceServicer_to_server
 from services.admin_service import AdminService, NodeView
+from services.checkpointer import Checkpointer, CheckpointLog
 from services.clients import RoutedStateClient, StateClient
 from services.compression_worker import CompressionWorker
 from services.errors import SettingsError
@@ -23,10 +24,16 @@ from services.settings import Settings
 from services.state_node import Eraser, StateNode
 from services.state_service import StateService
 from services.stopping import unless_stopped
+from services.store_verification import StoreVerification
 from services.watch_endpoints import always_alive, watch_endpoints
+from state.checkpoint_repository import CheckpointRepository
+from state.checkpoints import CheckpointWriter
+from state.object_storage import ObjectStorage
 from state.partition_stores import PartitionStores
+from state.restore import CheckpointRestorer, OpenDatabase
 from state.rocks_store import RocksMemory, RocksStore
 from state.segments import HistoryConfig
+from state.store_directory import StoreDirectory
 from stream.compression_jobs import JobDispatcher
 from stream.consumer import InteractionConsumer
 from stream.dead_letters import DeadLetters
@@ -107,7 +114,12 @@ async def run_inference_node(settings: Settings, stop: asyncio.Event) -> None:
     users, follow_owners = _users(settings)
     server = GrpcServer(config.listen, [RECOMMENDER_SERVICE])
     service = RecommenderService(
-        Recommender(bundle, config.beam_width),
+        Recommender(
+            bundle,
+            config.beam_width,
+            max_per_first_code=config.max_per_first_code,
+            exact=config.exact_search,
+        ),
         users,
         bundle.version,
         bundle.history,
@@ -134,7 +146,9 @@ ROLES = {
 
 def _state_node(settings: Settings, bootstrap: str) -> StateNode:
     topics, config = settings.topics, settings.state_node
-    stores = _stores(settings)
+    restorer = checkpoint_restorer(settings) if settings.checkpoints.uri else None
+    store_directory(settings).clean()
+    stores = _stores(settings, restorer)
     producer = Producer(bootstrap)
     consumer = _consumer(settings, bootstrap, stores)
     dispatcher = JobDispatcher(
@@ -153,6 +167,7 @@ def _state_node(settings: Settings, bootstrap: str) -> StateNode:
     )
     server = GrpcServer(config.listen, [STATE_SERVICE, ADMIN_SERVICE])
     eraser = Eraser(stores, config.erase_interval_s)
+    checkpoints = _checkpointer(settings, stores, consumer, restorer) if restorer else None
     watchdog = Watchdog(consumer.progress, consumer.ask_end_offsets, settings.liveness)
     collector = StateNodeCollector(
         counters=ingest.counters,
@@ -162,6 +177,9 @@ def _state_node(settings: Settings, bootstrap: str) -> StateNode:
         verdict=watchdog.verdict,
         stores=stores,
         dirty_users=lambda: dispatcher.dirty_users,
+        checkpoint_created_at_ms=(
+            checkpoints.log if checkpoints else CheckpointLog()
+        ).created_at_ms,
     )
     endpoints = watch_endpoints(
         config.metrics_listen,
@@ -182,6 +200,7 @@ def _state_node(settings: Settings, bootstrap: str) -> StateNode:
         stores=stores,
         watchdog=watchdog,
         endpoints=endpoints,
+        checkpoints=checkpoints,
     )
     view = NodeView(
         stores,
@@ -191,23 +210,81 @@ def _state_node(settings: Settings, bootstrap: str) -> StateNode:
         ingest.counters,
         partial(send_deletion, producer, topics.interactions),
         partial(send_forget, producer, topics.interactions),
+        checkpoints,
     )
     service = StateService(
-        stores, topics.num_partitions, node.served, dispatcher.completed, dispatcher.wake
+        stores, topics.num_partitions, consumer.served, dispatcher.completed, dispatcher.wake
     )
     add_StateServiceServicer_to_server(service, server.server)
     add_AdminServiceServicer_to_server(AdminService(view), server.server)
     return node
 
 
-def _stores(settings: Settings) -> PartitionStores:
-    """One database per partition, all within one budget of memory."""
+def store_directory(settings: Settings) -> StoreDirectory:
+    """Where a state node's databases lie."""
+    return StoreDirectory(settings.data_dir / "state")
+
+
+def database_opener(settings: Settings) -> OpenDatabase:
+    """Opens databases that share one budget of memory."""
     memory = RocksMemory(settings.rocks)
-    directory = settings.data_dir / "state"
+    return lambda path: RocksStore(path, memory)
+
+
+def checkpoint_repository(settings: Settings) -> CheckpointRepository:
+    """Where checkpoints are kept. Raises SettingsError when none are, ConfigError for an address of no use."""
+    if settings.checkpoints.uri is None:
+        raise SettingsError(
+            "no checkpoints are kept: set `uri` in [checkpoints] to a directory or to s3://bucket/prefix"
+        )
+    storage = ObjectStorage(settings.checkpoints.uri)
+    return CheckpointRepository(storage, settings.topics.interactions)
+
+
+def checkpoint_restorer(settings: Settings) -> CheckpointRestorer:
+    """Brings checkpoints into a state node's directory. Raises as `checkpoint_repository` does."""
+    return CheckpointRestorer(
+        checkpoint_repository(settings),
+        store_directory(settings),
+        settings.history,
+        database_opener(settings),
+    )
+
+
+def store_verification(settings: Settings, tell: Callable[[str], None]) -> StoreVerification:
+    """Checks a stopped node's stores, and the checkpoints where some are kept."""
+    return StoreVerification(
+        checkpoint_restorer(settings) if settings.checkpoints.uri else None,
+        store_directory(settings),
+        settings.history,
+        database_opener(settings),
+        tell,
+    )
+
+
+def _checkpointer(
+    settings: Settings,
+    stores: PartitionStores,
+    consumer: InteractionConsumer,
+    restorer: CheckpointRestorer,
+) -> Checkpointer:
+    writer = CheckpointWriter(
+        restorer.repository, restorer.directory, settings.history, settings.checkpoints
+    )
+    return Checkpointer(
+        stores, writer, restorer, consumer.served, consumer.check_served, settings.checkpoints
+    )
+
+
+def _stores(settings: Settings, restorer: CheckpointRestorer | None) -> PartitionStores:
+    """One database per partition, restored from a checkpoint first where that is newer."""
+    directory, open_database = store_directory(settings), database_opener(settings)
+    hooks = {} if restorer is None else {"before_open": restorer.before_open}
     return PartitionStores(
-        lambda partition: RocksStore(directory / f"{partition:05d}", memory),
+        lambda partition: open_database(directory.path(partition)),
         settings.history,
         settings.state_node.max_cached_users // settings.topics.num_partitions,
+        **hooks,
     )
 
 

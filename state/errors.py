@@ -5,6 +5,9 @@ StateError
 ├── ConfigError             a setting outside its limits
 ├── CorruptValue            stored bytes that fail their check
 ├── UnknownFormat           bytes written by a release this one does not know
+├── CheckpointError         a checkpoint cannot be taken, read or used
+│   ├── RepositoryUnavailable   the place where checkpoints are kept cannot be reached, read or written
+│   └── DamagedCheckpoint   parts of it are missing, or are not what was written
 └── StoreError              the database cannot be opened, read or written
     ├── StoreLocked         another process has it open
     ├── StoreClosed         this process closed it, or never had it
@@ -31,6 +34,18 @@ class CorruptValue(StateError):
 
 class UnknownFormat(StateError):
     """Stored bytes carry a format version this release cannot read."""
+
+
+class CheckpointError(StateError):
+    """A checkpoint cannot be taken, read or used; the message says which and why."""
+
+
+class RepositoryUnavailable(CheckpointError):
+    """The place where checkpoints are kept cannot be reached, read or written now."""
+
+
+class DamagedCheckpoint(CheckpointError):
+    """A checkpoint lacks a part, or one of its parts is not what was written."""
 
 
 class StoreError(StateError):

@@ -54,9 +54,11 @@ def fold(
         alive &= ~forgotten.refuse(arrivals)
     result.refused = int(np.count_nonzero(~alive))
     arrivals = arrivals[alive]
-    sealed = _SealedFeatures(result, history, read_sealed)
-    while len(arrivals):
-        arrivals = arrivals[_take_until_seal(result, arrivals, history, sealed) :]
+    sealed = _SealedFeatures(result, history, arrivals, read_sealed)
+    start = 0
+    while start < len(arrivals):
+        judged = slice(start, start + _JUDGED_AT_ONCE * history.seal_len)
+        start += _take_until_seal(result, arrivals[judged], sealed.contain(judged), history)
         if len(result.tail) >= history.seal_len:
             _seal(result, history)
     _move_boundaries(result, history)
@@ -67,40 +69,76 @@ class _SealedFeatures:
     """Which arrivals equal a sealed interaction in every feature; reads the sealed chunks when first asked."""
 
     def __init__(
-        self, result: Fold, history: HistoryConfig, read_sealed: Callable[[], Rows]
+        self,
+        result: Fold,
+        history: HistoryConfig,
+        arrivals: Rows,
+        read_sealed: Callable[[], Rows],
     ) -> None:
         self._result = result
         self._history = history
+        self._arrivals = arrivals
         self._first_position = result.meta.first_position
         self._read_sealed = read_sealed
-        self._stored: npt.NDArray[np.uint64] | None = None
+        self._looked_up: tuple[npt.NDArray[np.uint64], npt.NDArray[np.int64]] | None = None
+        self._fresh: list[npt.NDArray[np.uint64]] = []
+        """Hashes of the chunks that this fold sealed."""
 
-    def contain(self, arrivals: Rows) -> npt.NDArray[np.bool_]:
+    def contain(self, judged: slice) -> npt.NDArray[np.bool_]:
         """Mask of those that do, as far as the sealed interaction is still stored when the next chunk is sealed.
 
         Looking no further keeps the answer free of when the oldest chunks leave, and so of how the log is split.
         """
-        meta = self._result.meta
-        mask = arrivals["event_time_ms"] <= meta.sealed_event_time_ms
+        meta, sealed = self._result.meta, self._result.sealed
+        mask: npt.NDArray[np.bool_] = (
+            self._arrivals["event_time_ms"][judged] <= meta.sealed_event_time_ms
+        )
         if mask.any():
-            if self._stored is None:
-                self._stored = hash_features(self._read_sealed())
-            fresh = [hash_features(rows) for _, rows in self._result.sealed]
+            hashes, positions = self._look_up()
+            self._fresh += [hash_features(rows) for _, rows in sealed[len(self._fresh) :]]
             stays = self._history.first_position(meta.tail_start + self._history.seal_len)
-            known = np.concatenate([self._stored, *fresh])[max(0, stays - self._first_position) :]
-            mask[mask] = np.isin(hash_features(arrivals[mask]), known)
+            kept = [
+                fresh
+                for fresh, (position, _) in zip(self._fresh, sealed, strict=True)
+                if position >= stays
+            ]
+            found = positions[judged][mask] >= stays
+            if kept:
+                found |= np.isin(hashes[judged][mask], np.concatenate(kept))
+            mask[mask] = found
         return mask
+
+    def _look_up(self) -> tuple[npt.NDArray[np.uint64], npt.NDArray[np.int64]]:
+        """Per arrival its hash, and the newest position before this fold that equals it, or -1; once for all of them."""
+        if self._looked_up is None:
+            hashes = hash_features(self._arrivals)
+            positions = _newest_equal(hashes, hash_features(self._read_sealed()))
+            positions[positions >= 0] += self._first_position
+            self._looked_up = hashes, positions
+        return self._looked_up
+
+
+def _newest_equal(
+    wanted: npt.NDArray[np.uint64], stored: npt.NDArray[np.uint64]
+) -> npt.NDArray[np.int64]:
+    """Per wanted hash, the last index in `stored` that equals it, or -1."""
+    order = np.argsort(stored, kind="stable")
+    at = np.searchsorted(stored[order], wanted, side="right") - 1
+    found = at >= 0
+    found[found] = stored[order[at[found]]] == wanted[found]
+    return np.where(found, order[at] if len(order) else -1, -1)
 
 
 def _take_until_seal(
-    result: Fold, arrivals: Rows, history: HistoryConfig, sealed: _SealedFeatures
+    result: Fold, arrivals: Rows, known: npt.NDArray[np.bool_], history: HistoryConfig
 ) -> int:
-    """Put arrivals into the tail until it is full or they end; returns how many were dealt with."""
+    """Put arrivals into the tail until it is full or they end; returns how many were dealt with.
+
+    `known` marks those that are duplicates of a sealed interaction.
+    """
     room = history.seal_len - len(result.tail)
-    arrivals = arrivals[: _JUDGED_AT_ONCE * history.seal_len]
-    known = sealed.contain(arrivals)
     if not result.tail["event_hash"].all():
-        known |= _equal_unhashed(arrivals, result.tail)
+        known = known | _equal_unhashed(arrivals, result.tail)
     late = (arrivals["event_time_ms"] < result.meta.sealed_event_time_ms) & ~known
     wanted = ~known & ~late if history.late == "drop" else ~known
     new = wanted.copy()

@@ -90,8 +90,16 @@ class KeyValueStore(Protocol):
         """Rewrite what lies in [start, end) ranges, so that removed values leave the disk for good. Takes its time."""
         ...
 
+    def flush_memory(self) -> None:
+        """Move what is only in memory and log into files, so that a checkpoint that follows is quick. Takes its time."""
+        ...
+
     def checkpoint(self, path: Path) -> None:
         """Make a copy of this moment in the new directory `path`, which can be opened like the store itself."""
+        ...
+
+    def sequence(self) -> int:
+        """A number that every write raises; as long as it stands still, nothing has changed."""
         ...
 
     def disk_bytes(self) -> int:
@@ -135,6 +143,7 @@ class MemoryStore:
         self._families: dict[Family, SortedDict[bytes, bytes]] = {
             family: SortedDict() for family in Family
         }
+        self._sequence = 0
 
     def get(self, family: Family, keys: Sequence[bytes]) -> list[bytes | None]:
         """See KeyValueStore."""
@@ -148,6 +157,7 @@ class MemoryStore:
 
     def write(self, batch: Batch) -> None:
         """See KeyValueStore."""
+        self._sequence += 1
         for family, start, end in batch.removed_ranges:
             for key in list(self._families[family].irange(start, end, inclusive=(True, False))):
                 del self._families[family][key]
@@ -162,9 +172,16 @@ class MemoryStore:
     def erase(self, family: Family, ranges: Sequence[tuple[bytes, bytes]]) -> None:
         """No disk."""
 
+    def flush_memory(self) -> None:
+        """No files."""
+
     def checkpoint(self, path: Path) -> None:
         """Raises StoreError: there is nothing to copy."""
         raise StoreError("a store in memory has no checkpoints")
+
+    def sequence(self) -> int:
+        """See KeyValueStore."""
+        return self._sequence
 
     def disk_bytes(self) -> int:
         """No disk."""

@@ -9,6 +9,10 @@ from state.segments import HistoryConfig
 from state.user_store import DEFAULT_CACHED_USERS, UserStore
 
 
+def _nothing_to_restore(partition: int) -> None:
+    """Where no checkpoints are kept."""
+
+
 class PartitionStores:
     """Opens and closes the stores of partitions as the node gets and loses them. Thread-safe."""
 
@@ -17,26 +21,41 @@ class PartitionStores:
         open_database: Callable[[int], KeyValueStore],
         history: HistoryConfig,
         max_cached_users: int = DEFAULT_CACHED_USERS,
+        before_open: Callable[[int], None] = _nothing_to_restore,
     ) -> None:
-        """`open_database` opens or creates the database of a partition; `max_cached_users` is per partition."""
+        """`open_database` opens or creates the database of a partition; `max_cached_users` is per partition.
+
+        `before_open` may put another database in its place first, and take its time for it.
+        """
         self.history = history
         self._open_database = open_database
         self._max_cached_users = max_cached_users
+        self._before_open = before_open
         self._stores: dict[int, UserStore] = {}
+        self._opening = threading.Lock()
         self._lock = threading.Lock()
 
     def open(self, partition: int) -> UserStore:
-        """The store of a partition, opened if it is not. Raises StateError."""
-        with self._lock:
-            if partition not in self._stores:
-                database = self._open_database(partition)
-                try:
-                    store = UserStore(database, self.history, partition, self._max_cached_users)
-                except BaseException:
-                    database.close()
-                    raise
-                self._stores[partition] = store
-            return self._stores[partition]
+        """The store of a partition, opened if it is not. Raises StateError.
+
+        Others can be closed meanwhile, but not opened.
+        """
+        with self._opening:
+            store = self._stores.get(partition)
+            if store is None:
+                self._before_open(partition)
+                store = self._opened(partition)
+                with self._lock:
+                    self._stores[partition] = store
+            return store
+
+    def _opened(self, partition: int) -> UserStore:
+        database = self._open_database(partition)
+        try:
+            return UserStore(database, self.history, partition, self._max_cached_users)
+        except BaseException:
+            database.close()
+            raise
 
     def get(self, partition: int) -> UserStore:
         """The open store of a partition. Raises StoreClosed when it is not."""

@@ -97,8 +97,7 @@ class RocksStore:
     def erase(self, family: Family, ranges: Sequence[tuple[bytes, bytes]]) -> None:
         """See KeyValueStore: flushes all memtables, which ends their log files, then compacts to the bottom."""
         with self._in_use():
-            for flushed in Family:
-                self._families[flushed].flush()
+            self._flush_families()
             failures = self._background_failures()
             options = CompactOptions()
             options.set_bottommost_level_compaction(BottommostLevelCompaction.force())
@@ -110,11 +109,28 @@ class RocksStore:
                     "LOG there says why, and the node tries again"
                 )
 
+    def flush_memory(self) -> None:
+        """See KeyValueStore: flushes all memtables. Other threads go on meanwhile."""
+        with self._in_use():
+            self._flush_families()
+
+    def _flush_families(self) -> None:
+        for family in Family:
+            self._families[family].flush()
+
     def checkpoint(self, path: Path) -> None:
-        """See KeyValueStore: RocksDB's Checkpoint, of hard links where `path` is on the same file system."""
+        """See KeyValueStore: RocksDB's Checkpoint, of hard links where `path` is on the same file system.
+
+        The driver lets no other Python thread run meanwhile: 5 ms after `flush_memory`, 100 ms and more without.
+        """
         with self._in_use():
             path.parent.mkdir(parents=True, exist_ok=True)
             Checkpoint(self._db).create_checkpoint(str(path))
+
+    def sequence(self) -> int:
+        """See KeyValueStore: RocksDB's own number, which a checkpoint and a reopened database keep."""
+        with self._in_use():
+            return int(self._db.latest_sequence_number())
 
     def disk_bytes(self) -> int:
         """See KeyValueStore."""

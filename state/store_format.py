@@ -1,7 +1,8 @@
 """The store's own record: its format version, its partition, and the history configuration it was made with."""
 
 import json
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
+from typing import Any
 
 from state import keys
 from state.errors import ConfigError, CorruptValue, UnknownFormat
@@ -11,43 +12,71 @@ from state.segments import HistoryConfig
 FORMAT_VERSION = 2
 
 
-def check_format(store: KeyValueStore, history: HistoryConfig, partition: int) -> None:
-    """Write the record into a new store; compare it in an old one.
+@dataclass(frozen=True)
+class StoreFormat:
+    """The record of a store that exists."""
 
-    Raises UnknownFormat for another format version, CorruptValue for another partition's store, and ConfigError for
-    other lengths, since stored chunks and tails were cut by them.
-    """
-    _check_position(store)
-    lengths = {name: value for name, value in asdict(history).items() if name != "late"}
+    version: int
+    partition: int | None
+    history: dict[str, int]
+
+    def check(self, history: HistoryConfig, partition: int) -> None:
+        """Compare with what is wanted.
+
+        Raises UnknownFormat for another format version, CorruptValue for another partition's store, and ConfigError for
+        other lengths, since stored chunks and tails were cut by them.
+        """
+        if self.version != FORMAT_VERSION:
+            raise UnknownFormat(
+                f"the store has format version {self.version}; this release reads {FORMAT_VERSION}"
+            )
+        if self.partition != partition:
+            raise CorruptValue(
+                f"the store was made for partition {self.partition}, not {partition}; was a directory renamed?"
+            )
+        lengths = history_lengths(history)
+        if self.history != lengths:
+            raise ConfigError(
+                f"the store was made with history {self.history}, the configuration says {lengths}; "
+                "restore the setting, or use a new data directory and let Kafka fill it again"
+            )
+
+
+def history_lengths(history: HistoryConfig) -> dict[str, int]:
+    """What must be the same where a state is used: everything but the treatment of late interactions."""
+    return {name: value for name, value in asdict(history).items() if name != "late"}
+
+
+def read_format(store: KeyValueStore) -> StoreFormat | None:
+    """The store's record; None when it has none. Raises CorruptValue."""
     (value,) = store.get(Family.SYSTEM, [keys.FORMAT_KEY])
     if value is None:
-        batch = Batch()
-        record = {"format_version": FORMAT_VERSION, "partition": partition, "history": lengths}
-        batch.put(Family.SYSTEM, keys.FORMAT_KEY, json.dumps(record).encode())
-        store.write(batch)
-        store.flush()
-        return
+        return None
     try:
-        record = json.loads(value)
-        version, stored_lengths = record["format_version"], record["history"]
-        stored_partition = record.get("partition")
-    except (ValueError, KeyError, TypeError) as error:
+        record: dict[str, Any] = json.loads(value)
+        return StoreFormat(record["format_version"], record.get("partition"), record["history"])
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise CorruptValue(
             "the store's format record cannot be read; is this a Gemstream store?"
         ) from error
-    if version != FORMAT_VERSION:
-        raise UnknownFormat(
-            f"the store has format version {version}; this release reads {FORMAT_VERSION}"
-        )
-    if stored_partition != partition:
-        raise CorruptValue(
-            f"the store was made for partition {stored_partition}, not {partition}; was a directory renamed?"
-        )
-    if stored_lengths != lengths:
-        raise ConfigError(
-            f"the store was made with history {stored_lengths}, the configuration says {lengths}; "
-            "restore the setting, or use a new data directory and let Kafka fill it again"
-        )
+
+
+def check_format(store: KeyValueStore, history: HistoryConfig, partition: int) -> None:
+    """Write the record into a new store; compare it in an old one, which raises as StoreFormat.check does."""
+    _check_position(store)
+    stored = read_format(store)
+    if stored is not None:
+        stored.check(history, partition)
+        return
+    record = {
+        "format_version": FORMAT_VERSION,
+        "partition": partition,
+        "history": history_lengths(history),
+    }
+    batch = Batch()
+    batch.put(Family.SYSTEM, keys.FORMAT_KEY, json.dumps(record).encode())
+    store.write(batch)
+    store.flush()
 
 
 def _check_position(store: KeyValueStore) -> None:

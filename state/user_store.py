@@ -3,13 +3,14 @@
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 
 from state import keys
 from state.arrivals import Applied, Arrivals, Hole, Position
 from state.head_codec import decode_head
 from state.head_table import HeadTable
 from state.key_value_store import Batch, Family, KeyValueStore
-from state.poll_batch import PollBatch, read_position
+from state.poll_batch import PollBatch, read_num_users, read_position
 from state.segments import HistoryConfig
 from state.store_format import check_format
 from state.summary import Summary, may_replace
@@ -59,6 +60,10 @@ class UserStore:
     def position(self) -> Position | None:
         """How far the partition was applied; None when nothing of it was."""
         return read_position(self._store)
+
+    def num_users(self) -> int:
+        """How many users have a history."""
+        return read_num_users(self._store)
 
     def apply(self, arrivals: Arrivals, check_owner: Callable[[], None] = _nobody_asks) -> Applied:
         """Fold one poll into its users: states, position and dirty marks in one batch.
@@ -186,6 +191,16 @@ class UserStore:
                     batch.delete(Family.SYSTEM, key)
             self._store.write(batch)
         return len(marks)
+
+    def checkpoint(self, path: Path) -> tuple[Position | None, int]:
+        """Make a copy of the database in the new directory `path`.
+
+        Returns the copy's position and sequence number. Writes wait for the last milliseconds alone.
+        """
+        self._store.flush_memory()
+        with self._write_lock:
+            self._store.checkpoint(path)
+            return read_position(self._store), self._store.sequence()
 
     def record_hole(self, end_offset: int, now_ms: int) -> None:
         """Go on at `end_offset`, and keep a record of what was never applied before it. Durable when it returns."""

@@ -19,7 +19,7 @@ from stream.errors import (
     TopicMismatch,
 )
 from stream.lease import Lease
-from stream.phases import Phases
+from stream.phases import Phase, Phases
 from stream.progress import Progress
 from stream.start_offset import find_start
 
@@ -134,7 +134,7 @@ class InteractionConsumer(ConsumerRebalanceListener):  # type: ignore[misc]  # a
         if self._running.partitions_for_topic(self._topic) is None:
             raise TopicMismatch(
                 f"topic {self._topic!r} is gone from Kafka at {self._bootstrap}; make it again and start from a new "
-                "data directory"
+                "data directory (and another checkpoints.uri)"
             )
         polled = await self._fetched()
         # What comes out of a fetch belongs to the assignment at that moment, even if the waiting began before it.
@@ -209,6 +209,16 @@ class InteractionConsumer(ConsumerRebalanceListener):  # type: ignore[misc]  # a
         """Raises LeaseExpired when the partitions may be another member's by now. To be called just before a write."""
         if self._lease.remaining_s() <= 0:
             raise LeaseExpired("the group's coordinator has not confirmed this member for too long")
+
+    def served(self) -> set[int]:
+        """The partitions that this member owns, and has caught up with."""
+        return self.assigned() & self.phases.in_phase(Phase.READY)
+
+    def check_served(self, partition: int) -> None:
+        """Raises LeaseExpired unless `partition` is served, and surely this member's still."""
+        if partition not in self.served():
+            raise LeaseExpired(f"partition {partition} is not served by this node now")
+        self.check_lease()
 
     async def renew(self) -> None:
         """Ask the coordinator to confirm this member, if that was some time ago."""

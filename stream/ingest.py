@@ -145,7 +145,7 @@ class Ingest:
             raise OffsetUnreachable(
                 f"partition {partition}: the record at offset {last_seen.offset} is not the one that was applied; the "
                 "topic was made anew, or this is another cluster. Point to the right Kafka, or start from a new data "
-                "directory"
+                "directory (and another checkpoints.uri)"
             )
         return records[first:]
 

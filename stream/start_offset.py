@@ -26,7 +26,8 @@ def find_start(store: UserStore, topic: str, span: range, *, accept_hole: bool) 
     if stored > end:
         raise OffsetUnreachable(
             f"{name}: the store is at offset {stored}, but the topic ends at {end}: it was made anew, or this is "
-            "another cluster. Point to the right Kafka, or start from a new data directory"
+            "another cluster. Point to the right Kafka, or start from a new data directory "
+            "(and another checkpoints.uri)"
         )
     if not accept_hole:
         raise OffsetUnreachable(

@@ -13,7 +13,7 @@ from rich.table import Table
 
 from bench.quality.baselines import BASELINES
 from bench.quality.complete_journey import CACHE, Task, load_task
-from bench.quality.gemstream_ranker import rank, train_bundle
+from bench.quality.gemstream_ranker import rank, train_bundle, with_all_items
 from bench.quality.metrics import Metrics
 from bench.report import write_report
 from model.bundle import load_bundle
@@ -67,6 +67,7 @@ def _compare(arguments: argparse.Namespace, task: Task, cuts: Index) -> dict[str
         if arguments.bundle
         else train_bundle(task, arguments.minutes, arguments.num_threads, CACHE / "quality-bundle")
     )
+    bundle = with_all_items(bundle, task)
     metrics = Metrics(task.histories, task.items.item_ids)
     with Progress(console=console) as progress:
         metrics.add_all(cuts, rank(bundle, task, cuts, arguments.beam_width, progress))

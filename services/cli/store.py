@@ -1,16 +1,24 @@
-"""`gemstream store`: what a state node holds."""
+"""`gemstream store`: what a state node holds, and its checkpoints."""
 
 import typer
 
+from protos import admin_pb2
+from services.cli import checkpoints
 from services.cli.options import ConfigOption, StateAddressOption, TimeoutOption, state_address
-from services.cli.output import JsonOption, bytes_text, message_document, print_json, print_table
+from services.cli.output import (
+    JsonOption,
+    age_text,
+    bytes_text,
+    message_document,
+    print_json,
+    print_table,
+)
 
-app = typer.Typer(help="What a state node holds.", no_args_is_help=True)
-
-
-@app.callback()
-def group() -> None:
-    """What a state node holds."""
+app = typer.Typer(help="What a state node holds, and its checkpoints.", no_args_is_help=True)
+app.command("checkpoint")(checkpoints.checkpoint)
+app.command("list")(checkpoints.list_checkpoints)
+app.command("verify")(checkpoints.verify)
+app.command("restore")(checkpoints.restore)
 
 
 @app.command()
@@ -31,7 +39,16 @@ def stats(
     print_table(
         f"{users} users, {bytes_text(store.disk_bytes)} on disk, {store.dirty_users} owed a summary; "
         f"recent {store.recent_len}, mid-term up to {store.mid_term_len}, chunks of {store.chunk_len}",
-        ["partition", "phase", "next offset", "behind", "for", "users", "lost offsets"],
+        [
+            "partition",
+            "phase",
+            "next offset",
+            "behind",
+            "for",
+            "users",
+            "last checkpoint",
+            "lost offsets",
+        ],
         [
             (
                 partition.partition,
@@ -40,6 +57,7 @@ def stats(
                 partition.lag_records if partition.HasField("lag_records") else "?",
                 f"{partition.lag_s:.1f} s" if partition.HasField("lag_s") else "?",
                 partition.users,
+                _last_checkpoint(partition),
                 ", ".join(
                     f"{hole.start_offset} to {hole.end_offset - 1}" for hole in partition.holes
                 ),
@@ -52,3 +70,13 @@ def stats(
         ["count", "of"],
         [(store.counters[name], name) for name in sorted(store.counters)],
     )
+
+
+def _last_checkpoint(partition: admin_pb2.PartitionDescription) -> str:
+    if not partition.HasField("checkpoint"):
+        text = "none"
+    else:
+        last = partition.checkpoint
+        text = f"offset {last.next_offset}, {age_text(last.created_at_ms)} ago"
+    failures = partition.checkpoint_failures
+    return f"{text}; {failures} failed" if failures else text

@@ -24,6 +24,7 @@ def trained_from(bundle: Bundle) -> Trained:
         bundle.history,
         bundle.tokenizer,
         bundle.tokenizer_config,
+        bundle.item_vectors,
         bundle.catalogue,
         bundle.training_report,
     )
@@ -61,7 +62,14 @@ def test_a_missing_bundle_says_how_to_make_one(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["network.safetensors", "tokenizer.safetensors", "catalogue.safetensors", "titles.json"]
+    "name",
+    [
+        "network.safetensors",
+        "tokenizer.safetensors",
+        "item_vectors.safetensors",
+        "catalogue.safetensors",
+        "titles.json",
+    ],
 )
 def test_every_file_is_verified(copied: Path, name: str) -> None:
     data = bytearray((copied / name).read_bytes())
@@ -80,7 +88,7 @@ def edit(bundle: Path, **changes: object) -> None:
 
 
 def test_unknown_formats_and_settings_are_refused(copied: Path) -> None:
-    for version in (1, 99):
+    for version in (2, 99):
         edit(copied, format_version=version)
         with pytest.raises(BundleError, match=f"format {version}; this release reads"):
             load_bundle(copied)

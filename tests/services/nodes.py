@@ -12,6 +12,7 @@ from protos.admin_pb2_grpc import add_AdminServiceServicer_to_server
 from protos.recommender_pb2_grpc import add_RecommenderServiceServicer_to_server
 from protos.state_pb2_grpc import add_StateServiceServicer_to_server
 from services.admin_service import AdminService, NodeView
+from services.checkpointer import Checkpointer
 from services.grpc_server import GrpcServer
 from services.recommender_service import RecommenderService, UserReader
 from services.state_service import StateService
@@ -43,6 +44,7 @@ class FakeOwner:
     deleted: list[str] = field(default_factory=list)
     stuck_at: int | None = None
     """Offset of a request that stays in the log, not applied."""
+    checkpoints: Checkpointer | None = None
 
     def __post_init__(self) -> None:
         for partition in range(NUM_PARTITIONS):
@@ -99,6 +101,7 @@ class FakeOwner:
             {"late": 2},
             self.delete,
             self.forget,
+            self.checkpoints,
         )
         add_StateServiceServicer_to_server(service, server.server)
         add_AdminServiceServicer_to_server(AdminService(node), server.server)

@@ -140,7 +140,9 @@ async def test_a_known_log_gives_known_numbers(
     ]
     await produce(kafka.bootstrap, topics.interactions, records)
     async with watched(node) as watch:
-        samples = await watch.until(partition_lag_records=0, ingest_deletions_total=1)
+        samples = await watch.until(
+            partition_lag_records=0, ingest_deletions_total=1, ingest_interactions_total=18
+        )
         counts = {name: samples["gemstream_ingest_" + name + "_total",] for name in INGEST_COUNTERS}
         for name in ("folds", "boundary_moves", "sealed_chunks"):
             assert counts.pop(name) >= 1
@@ -152,6 +154,7 @@ async def test_a_known_log_gives_known_numbers(
             "refused": 1,
             "replayed": 0,
             "deletions": 1,
+            "forgotten": 0,
             "dead_letters": 2,
             "evicted_chunks": 0,
         }

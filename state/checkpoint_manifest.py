@@ -1,0 +1,94 @@
+"""What a checkpoint consists of: its manifest, as JSON, beside which its files lie under their hashes."""
+
+import json
+import re
+from dataclasses import asdict, dataclass
+from typing import Any, Self
+
+from state.errors import DamagedCheckpoint, UnknownFormat
+
+FORMAT_VERSION = 1
+_NAME = re.compile(r"(\d{20})-(\d+)")
+_FILE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
+_SHA256 = re.compile(r"[0-9a-f]{64}")
+
+
+@dataclass(frozen=True)
+class StoredFile:
+    """One file of a checkpoint."""
+
+    name: str
+    num_bytes: int
+    sha256: str
+
+    def __post_init__(self) -> None:
+        """Check what could lead out of a directory. Raises ValueError."""
+        if not _FILE_NAME.fullmatch(self.name) or not _SHA256.fullmatch(self.sha256):
+            raise ValueError(f"{self.name!r} with hash {self.sha256!r} is no file of a checkpoint")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Manifest:
+    """A checkpoint of one partition. The offset is also in the database; here it is to be found without opening it."""
+
+    topic: str
+    partition: int
+    next_offset: int
+    """The first offset that is not in it."""
+    sequence: int
+    """The database's count of writes."""
+    created_at_ms: int
+    history: dict[str, int]
+    """The lengths that its histories were cut by."""
+    files: tuple[StoredFile, ...]
+
+    @property
+    def name(self) -> str:
+        """Sorts by offset, then by time."""
+        return f"{self.next_offset:020d}-{self.created_at_ms}"
+
+    @property
+    def num_bytes(self) -> int:
+        """Of all files."""
+        return sum(file.num_bytes for file in self.files)
+
+    def encode(self) -> bytes:
+        """As JSON."""
+        return json.dumps({"format_version": FORMAT_VERSION, **asdict(self)}, indent=1).encode()
+
+    @classmethod
+    def decode(cls, name: str, data: bytes) -> Self:
+        """Inverse of encode, for the manifest called `name`. Raises UnknownFormat or DamagedCheckpoint."""
+        try:
+            document: dict[str, Any] = json.loads(data)
+            version = document.pop("format_version")
+            if version != FORMAT_VERSION:
+                raise UnknownFormat(
+                    f"checkpoint {name} has format version {version}; this release reads version {FORMAT_VERSION}"
+                )
+            document["files"] = tuple(StoredFile(**file) for file in document["files"])
+            manifest = cls(**document)
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            raise DamagedCheckpoint(
+                f"checkpoint {name}: its manifest cannot be read: {error}"
+            ) from error
+        if manifest.name != name:
+            raise DamagedCheckpoint(
+                f"checkpoint {name}: its manifest says that it is {manifest.name}; was it renamed?"
+            )
+        return manifest
+
+
+def is_manifest_name(name: str) -> bool:
+    """Whether `name` is one that a manifest gives itself."""
+    return _NAME.fullmatch(name) is not None
+
+
+def offset_of(name: str) -> int:
+    """The next offset of the checkpoint called `name`."""
+    return int(name[:20])
+
+
+def created_at_ms_of(name: str) -> int:
+    """When the checkpoint called `name` was taken."""
+    return int(name[21:])

@@ -1,0 +1,147 @@
+"""The periodic checkpoints of a node: when they are due, what becomes of failures, and what an operator is told."""
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+
+import pytest
+
+from services.checkpointer import Checkpointer
+from services.errors import NotFound
+from state.checkpoint_config import CheckpointsConfig
+from state.partition_stores import PartitionStores
+from state.user_store import UserStore
+from stream.errors import LeaseExpired
+from tests.services.calls import call
+from tests.services.nodes import FakeOwner
+from tests.state.builders import SMALL
+from tests.state.checkpointing import PARTITION, Machine, add, open_rocks
+
+
+class Node:
+    """What a checkpointer sees of a node that owns one partition."""
+
+    def __init__(self, disk: Path, repository: Path, interval_s: float = 3_600.0) -> None:
+        self.machine = Machine(disk, str(repository))
+        directory = self.machine.directory
+        self.stores = PartitionStores(lambda each: open_rocks(directory.path(each)), SMALL)
+        self.served = {PARTITION}
+        self.checkpointer = Checkpointer(
+            self.stores,
+            self.machine.writer,
+            self.machine.restorer,
+            lambda: self.served,
+            self.check_served,
+            CheckpointsConfig(uri=str(repository), interval_s=interval_s),
+        )
+
+    def check_served(self, partition: int) -> None:
+        if partition not in self.served:
+            raise LeaseExpired(f"partition {partition} is not served by this node now")
+
+    @contextlib.asynccontextmanager
+    async def running(self) -> AsyncIterator[UserStore]:
+        store = self.stores.open(PARTITION)
+        task = asyncio.create_task(self.checkpointer.run())
+        try:
+            yield store
+        finally:
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+            self.stores.close_all()
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    async with asyncio.timeout(30):
+        while not condition():
+            await asyncio.sleep(0.01)
+
+
+@pytest.fixture
+def repository(tmp_path: Path) -> Path:
+    path = tmp_path / "repository"
+    path.mkdir()
+    return path
+
+
+async def test_checkpoints_follow_the_state(tmp_path: Path, repository: Path) -> None:
+    node = Node(tmp_path / "one", repository, interval_s=0.05)
+    async with node.running() as store:
+        add(store, 10)
+        await until(lambda: node.machine.offsets() == [10])
+        add(store, 10)
+        log = node.checkpointer.log
+        await until(
+            lambda: PARTITION in log.last and log.last[PARTITION].manifest.next_offset == 20
+        )
+        last = log.last[PARTITION]
+    assert node.machine.offsets() == [20, 10]
+    assert last.uploaded_bytes > 0
+    assert last.seconds > 0
+
+
+async def test_a_partition_that_comes_here_keeps_its_interval(
+    tmp_path: Path, repository: Path
+) -> None:
+    first = Node(tmp_path / "one", repository)
+    async with first.running() as store:
+        add(store, 10)
+        await until(lambda: first.machine.offsets() == [10])
+    again = Node(tmp_path / "one", repository)
+    async with again.running() as store:
+        add(store, 10)
+        await until(lambda: PARTITION in again.checkpointer.log.last)
+        last = again.checkpointer.log.last[PARTITION]
+    assert (last.manifest.next_offset, last.is_new) == (10, False)
+
+
+async def test_failures_are_counted_and_tried_again(
+    tmp_path: Path, repository: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    node = Node(tmp_path / "one", repository, interval_s=0.05)
+    repository.rename(tmp_path / "away")
+    async with node.running() as store:
+        add(store, 10)
+        await until(lambda: node.checkpointer.log.failures[PARTITION] >= 2)
+        assert "make it, mount it" in node.checkpointer.log.last_failure[PARTITION]
+        (tmp_path / "away").rename(repository)
+        await until(lambda: node.machine.offsets() == [10])
+    assert "no checkpoint of partition 3" in caplog.text
+
+
+async def test_a_partition_that_went_elsewhere_is_not_published(
+    tmp_path: Path, repository: Path
+) -> None:
+    node = Node(tmp_path / "one", repository)
+    node.served.clear()
+    async with node.running() as store:
+        add(store, 10)
+        with pytest.raises(NotFound, match="not served"):
+            await node.checkpointer.take(PARTITION, prune=False)
+        with pytest.raises(LeaseExpired):
+            node.machine.take(store, lambda: node.check_served(PARTITION))
+    assert node.machine.offsets() == []
+
+
+async def test_an_operator_is_told(tmp_path: Path, repository: Path) -> None:
+    node = Node(tmp_path / "one", repository)
+    owner = FakeOwner()
+    async with owner.serving() as address:
+        off = await asyncio.to_thread(call, "store", "checkpoint", "--state", address)
+    assert (off.code, "set `uri` in [checkpoints]" in off.stderr) == (1, True)
+    owner = FakeOwner(checkpoints=node.checkpointer)
+    async with node.running() as store, owner.serving() as address:
+        add(store, 10)
+        options = ["--state", address]
+        first = await asyncio.to_thread(call, "store", "checkpoint", "--json", *options)
+        again = await asyncio.to_thread(call, "store", "checkpoint", *options)
+        repository.rename(tmp_path / "away")
+        add(store, 10)
+        failed = await asyncio.to_thread(call, "store", "checkpoint", *options)
+    (taken,) = first.document()["checkpoints"]
+    assert (taken["partition"], taken["next_offset"]) == (PARTITION, "10")
+    assert int(taken["bytes"]) > 0
+    assert "nothing new since" in again.stdout
+    assert failed.code == 1
+    assert "partition 3 failed: there is no" in failed.stdout

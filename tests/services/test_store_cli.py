@@ -1,0 +1,151 @@
+"""`gemstream store list|verify|restore`, as somebody in front of an incident uses them: no node runs."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.services.calls import Done, call
+from tests.state.checkpointing import PARTITION, Machine, add, contents
+
+
+class Site:
+    """A stopped node with two checkpoints, at the offsets 100 and 150, and a store at 170."""
+
+    def __init__(self, path: Path) -> None:
+        (path / "repository").mkdir()
+        self.config = path / "gemstream.toml"
+        self.config.write_text(
+            'data_dir = "data"\n[checkpoints]\nuri = "repository"\n'
+            "[history]\nrecent_len = 4\nmid_term_len = 12\nchunk_len = 3\nmax_history = 30\n"
+        )
+        self.machine = Machine(path / "data", str(path / "repository"))
+        self.files = path / "repository" / "interactions" / f"{PARTITION:05d}" / "files"
+        store = self.machine.open()
+        add(store, 100)
+        self.machine.take(store)
+        self.then = contents(store)
+        add(store, 50)
+        self.newest = self.machine.take(store).manifest
+        add(store, 20)
+        store.close()
+
+    def call(self, *arguments: str) -> Done:
+        return call("store", *arguments, "--config", str(self.config))
+
+
+@pytest.fixture
+def site(tmp_path: Path) -> Site:
+    return Site(tmp_path)
+
+
+def test_list(site: Site) -> None:
+    listed = site.call("list", "--json").document()
+    assert [(each["partition"], each["next_offset"]) for each in listed] == [(3, 150), (3, 100)]
+    assert all(each["files"] > 3 and each["bytes"] > 1_000 for each in listed)
+    table = site.call("list").stdout
+    assert "2 checkpoints of interactions at" in table
+    assert "150" in table
+    manifest = site.files.parent / f"{site.newest.name}.json"
+    manifest.write_text("{")
+    assert "its manifest cannot be read" in site.call("list").stdout
+
+
+def test_without_a_repository_the_setting_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "gemstream.toml"
+    path.write_text("")
+    done = call("store", "list", "--config", str(path))
+    assert done.code == 1
+    assert "set `uri` in [checkpoints]" in done.stderr
+    done = call("store", "verify", "--config", str(path), "--data-dir", str(tmp_path))
+    assert done.code == 0
+    assert "no checkpoints are kept" in done.stdout
+
+
+def test_verify_of_what_is_right(site: Site) -> None:
+    for deep in ([], ["--deep"]):
+        found = site.call("verify", "--json", *deep).document()
+        assert not found["damaged"]
+        assert [each["damage"] for each in found["checkpoints"]] == [[], []]
+        (store,) = found["stores"]
+        assert (store["partition"], store["next_offset"], store["users"]) == (3, 170, 5)
+    assert list((site.config.parent / "data" / "state").glob(".*")) == []
+
+
+def test_verify_names_a_damaged_checkpoint(site: Site) -> None:
+    largest = max(site.files.iterdir(), key=lambda path: path.stat().st_size)
+    data = largest.read_bytes()
+    largest.write_bytes(data[:-1] + bytes([data[-1] ^ 1]))
+    assert site.call("verify").code == 0, "sizes alone do not tell"
+    deep = site.call("verify", "--deep")
+    assert deep.code == 1
+    assert "DAMAGED" in deep.stdout
+    assert f"its contents have another hash ({largest.name})" in deep.stdout
+    largest.unlink()
+    shallow = site.call("verify", "--json")
+    assert shallow.code == 1
+    assert json.dumps(shallow.document()).count(f"is missing ({largest.name})") >= 1
+
+
+def test_verify_names_a_damaged_store(site: Site) -> None:
+    largest = max(
+        site.machine.directory.path(PARTITION).glob("*.sst"), key=lambda path: path.stat().st_size
+    )
+    data = bytearray(largest.read_bytes())
+    data[200] ^= 1
+    largest.write_bytes(data)
+    done = site.call("verify")
+    assert done.code == 1
+    assert "Corruption" in done.stdout
+    assert str(largest.name) in done.stdout
+
+
+def test_restore_of_the_newest(site: Site) -> None:
+    (restored,) = site.call("restore", "--partition", "all", "--json").document()
+    assert (restored["partition"], restored["next_offset"]) == (3, 150)
+    assert restored["path"].endswith("data/state/00003")
+    assert site.call("verify", "--json").document()["stores"][0]["next_offset"] == 150
+
+
+def test_restore_of_an_older_one_warns_of_newer_ones_or_removes_them(site: Site) -> None:
+    older = ["restore", "--partition", "3", "--offset", "100"]
+    assert "restore again with --discard-newer" in site.call(*older).stdout
+    assert site.machine.offsets() == [150, 100]
+    done = site.call(*older, "--discard-newer")
+    assert "newer" not in done.stdout
+    assert site.machine.offsets() == [100]
+    assert site.machine.restored() == site.then
+
+
+def test_restore_into_another_directory(site: Site, tmp_path: Path) -> None:
+    done = site.call("restore", "--partition", "3", "--data-dir", str(tmp_path / "copy"))
+    assert done.code == 0
+    assert (tmp_path / "copy" / "state" / "00003" / "CURRENT").is_file()
+    assert site.call("verify", "--json").document()["stores"][0]["next_offset"] == 170
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "words"),
+    [
+        (
+            ["--partition", "3", "--offset", "99"],
+            3,
+            "no checkpoint at offset 99; there are 150, 100",
+        ),
+        (["--partition", "7"], 3, "partition 7 has no checkpoint"),
+        (["--partition", "seven"], 2, "neither a number nor `all`"),
+    ],
+)
+def test_what_cannot_be_restored(site: Site, arguments: list[str], code: int, words: str) -> None:
+    done = site.call("restore", *arguments)
+    assert done.code == code
+    assert words in done.stderr
+
+
+def test_a_damaged_checkpoint_is_not_put_in_place(site: Site) -> None:
+    max(site.files.iterdir(), key=lambda path: path.stat().st_size).write_bytes(b"")
+    done = site.call("restore", "--partition", "3")
+    assert done.code == 1
+    assert site.newest.name in done.stderr
+    assert "choose one with --offset" in done.stderr
+    assert site.call("verify", "--json").document()["stores"][0]["next_offset"] == 170
