@@ -33,7 +33,7 @@ from model.trie import Trie
 from state.errors import StateError
 from state.segments import HistoryConfig
 
-FORMAT_VERSION = 2
+FORMAT_VERSION = 3
 MANIFEST = "bundle.json"
 NETWORK, _TOKENIZER = "network.safetensors", "tokenizer.safetensors"
 ITEM_VECTORS = "item_vectors.safetensors"

@@ -1,6 +1,7 @@
 """Summaries of one bundle: rolled forward chunk by chunk, merged from parts, relieved of what must be forgotten."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 import torch
@@ -12,6 +13,8 @@ from model.bundle import Bundle
 from model.errors import RescanNeeded, SummaryError
 from model.features import to_tensors
 from state.interaction import Rows
+from state.item_statistics import bounded, empty_statistics, merge_statistics, statistics_of
+from state.item_statistics_codec import decode_statistics, encode_statistics
 from state.summary import Summary
 
 _SCORE_TOLERANCE = 1e-4
@@ -25,6 +28,7 @@ class Compressor:
         """The bundle's network does the work."""
         self.bundle_version = bundle.version
         self.network = bundle.network
+        self._max_items = bundle.network.config.repeats.max_items
         layer, lifecycle = bundle.network.config.layer, bundle.network.config.lifecycle
         self._layout = AccumulatorLayout(
             layers=lifecycle.num_layers,
@@ -51,7 +55,8 @@ class Compressor:
                     self._vectors(chunk), dtype=torch.float64
                 )
                 count += len(chunk)
-        return self._summary(sums, count, end_boundary, now_ms)
+        statistics = self._rolled_statistics(base, chunks)
+        return replace(self._summary(sums, count, end_boundary, now_ms), item_statistics=statistics)
 
     @torch.inference_mode()
     def merge(self, one: Summary, other: Summary, now_ms: int) -> Summary:
@@ -66,11 +71,18 @@ class Compressor:
                 f"summaries of {one.count} and {other.count} interactions cannot both lie before position {boundary}: "
                 "they overlap; merge parts that share no chunk"
             )
-        return self._summary(self._unpack(one)[0] + self._unpack(other)[0], count, boundary, now_ms)
+        sums = self._unpack(one)[0] + self._unpack(other)[0]
+        older, newer = sorted((one, other), key=lambda part: part.boundary)
+        return replace(
+            self._summary(sums, count, boundary, now_ms),
+            item_statistics=self._merged_statistics(older, newer),
+        )
 
     @torch.inference_mode()
     def forget(self, summary: Summary, rows: Rows, now_ms: int) -> Summary:
         """As if `rows`, interactions that `summary` holds, had never been seen; the boundary stays.
+
+        First and last times cannot be subtracted: the result has no item statistics until the history is compressed anew.
 
         Raises SummaryError when there are more rows than the summary counts, or it is of another bundle or layout, and
         RescanNeeded when a row is, or may be, among the keys that delta `top_r` keeps: what took its place then is lost.
@@ -81,14 +93,16 @@ class Compressor:
             raise SummaryError(
                 f"{len(rows)} interactions shall be forgotten, the summary counts {count}; forget what it holds, once"
             )
+        statistics = b"" if len(rows) else summary.item_statistics
         if left == 0:
-            sums = self._layout.empty()
+            sums, statistics = self._layout.empty(), encode_statistics(empty_statistics())
         elif len(rows):
             vectors = self._vectors(rows)
             gone = self.network.lifecycle.accumulate(vectors, dtype=torch.float64)
             top = sums.top and self._without(sums.top, self.network.lifecycle.scores(vectors))
             sums = Accumulators(sums.state - gone.state, top)
-        return self._summary(sums, left, summary.boundary, now_ms)
+        forgot = self._summary(sums, left, summary.boundary, now_ms)
+        return replace(forgot, item_statistics=statistics)
 
     @staticmethod
     def _without(top: TopKeys, scores_BLANE: Tensor) -> TopKeys:
@@ -115,6 +129,25 @@ class Compressor:
             tokens=tokens.numpy().astype(np.float32),
             built_at_ms=now_ms,
         )
+
+    def _rolled_statistics(self, base: Summary | None, chunks: Sequence[Rows]) -> bytes:
+        """Bounded after each chunk, so that the grouping of chunks changes nothing.
+
+        A base without them stays so: what was dropped from its chunks would be missing without a trace.
+        """
+        if base is not None and not base.item_statistics:
+            return b""
+        statistics = decode_statistics(base.item_statistics) if base else empty_statistics()
+        for chunk in chunks:
+            statistics = merge_statistics(statistics, statistics_of(chunk))
+            statistics = bounded(statistics, self._max_items)
+        return encode_statistics(statistics)
+
+    def _merged_statistics(self, older: Summary, newer: Summary) -> bytes:
+        if not (older.item_statistics and newer.item_statistics):
+            return b""
+        parts = (decode_statistics(part.item_statistics) for part in (older, newer))
+        return encode_statistics(bounded(merge_statistics(*parts), self._max_items))
 
     def _unpack(self, base: Summary | None) -> tuple[Accumulators, int]:
         if base is None:

@@ -17,7 +17,8 @@ from model.layers import LayerConfig, Segment, check_choice
 from model.lifecycle import Lifecycle, LifecycleConfig
 from model.mid_term import MidTermConfig, MidTermEncoder
 from model.recent import RecentEncoder
-from model.repeats import RepeatMixture, RepeatRows, Repeats
+from model.repeat_features import RepeatCandidates
+from model.repeats import RepeatConfig, RepeatMixture, Repeats
 
 Codebooks = Literal["separate", "tied"]
 
@@ -30,6 +31,7 @@ class NetworkConfig:
     features: FeatureConfig = field(default_factory=FeatureConfig)
     mid_term: MidTermConfig = field(default_factory=MidTermConfig)
     lifecycle: LifecycleConfig = field(default_factory=LifecycleConfig)
+    repeats: RepeatConfig = field(default_factory=RepeatConfig)
     recent_layers: int = 1
     num_blocks: int = 2
     residual: Residual = "one"
@@ -64,7 +66,7 @@ class Network(nn.Module):
         self.mid_term = MidTermEncoder(layer, config.mid_term)
         self.lifecycle = Lifecycle(layer, config.lifecycle)
         self.decoder = Decoder(layer, config.mid_term, config.num_blocks, config.residual)
-        self.repeats = Repeats(layer)
+        self.repeats = Repeats(layer, config.repeats, config.features.item_buckets)
         self.bos_H = nn.Parameter(torch.randn(layer.width) * layer.width**-0.5)
         tied = config.codebooks == "tied"
         shape = (1 if tied else num_levels, codebook_size, layer.width)
@@ -104,12 +106,10 @@ class Network(nn.Module):
         embedded = torch.cat([bos, self._embed(codes_BTP)], 2)
         return self.decoder(embedded, context, select=select, trace=trace)
 
-    def repeat_mixture(
-        self, rows: RepeatRows, context: Context, states_BTPH: Tensor
-    ) -> RepeatMixture:
-        """What is said for repeats; `rows` are the interactions of mid-term and recent, side by side."""
-        vectors_BNH = torch.cat([context.mid_term.vectors, context.recent.vectors], 1)
-        return self.repeats(rows, vectors_BNH, states_BTPH[:, 0, 0])
+    def repeat_mixture(self, candidates: RepeatCandidates, states_BTPH: Tensor) -> RepeatMixture:
+        """What is said for repeats in a context whose decoder states are given."""
+        vectors_BNH = self.features.vid(candidates.rows)
+        return self.repeats(candidates, vectors_BNH, states_BTPH[:, 0, 0])
 
     def logits(self, states_BTH: Tensor, level: int) -> Tensor:
         """[B, T, K]: dot products with the level's codebook embeddings."""

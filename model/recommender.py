@@ -16,7 +16,10 @@ from model.errors import ModelConfigError
 from model.features import to_tensors
 from model.layers import Segment
 from model.ranking import rank_items
-from model.repeats import RepeatMixture, repeat_rows
+from model.repeat_features import repeat_candidates
+from model.repeats import RepeatMixture
+from state.item_statistics import ItemStatistics, merge_statistics, statistics_of
+from state.item_statistics_codec import decode_statistics
 from state.summary import Summary
 from state.user_state import UserState
 
@@ -126,7 +129,7 @@ class Recommender:
         recent_len = len(state.recent(self.bundle.history))
         vectors_1NH = network.features(to_tensors(rows, network.config.features).unsqueeze())
         mid_term_len = len(rows) - recent_len
-        tokens_1EH, present_1 = self._tokens(state.summary)
+        tokens_1EH, present_1 = self._tokens(self._own(state.summary))
         return network.encode(
             _all_real(vectors_1NH[:, mid_term_len:]),
             _all_real(vectors_1NH[:, :mid_term_len]),
@@ -134,8 +137,12 @@ class Recommender:
             present_1,
         )
 
+    def _own(self, summary: Summary | None) -> Summary | None:
+        """A summary means something under the bundle that it was made for alone."""
+        return summary if summary and summary.bundle_version == self.bundle.version else None
+
     def _tokens(self, summary: Summary | None) -> tuple[Tensor, Tensor]:
-        if summary is None or summary.bundle_version != self.bundle.version or not summary.count:
+        if summary is None or not summary.count:
             width = self.bundle.network.config.layer.width
             return torch.zeros(1, 0, width), torch.zeros(1, dtype=torch.bool)
         return torch.from_numpy(summary.tokens.copy())[None], torch.ones(1, dtype=torch.bool)
@@ -144,13 +151,23 @@ class Recommender:
         self, state: UserState, context: Context, exclude: AbstractSet[int] = frozenset()
     ) -> RepeatMixture:
         """Excluded items are no candidates: beams are not spent on them, and the gate leaves more to the generator."""
-        catalogue, network = self.bundle.catalogue, self.bundle.network
-        items = catalogue.find(state.rows["item_id"])
-        excluded = np.isin(state.rows["item_id"], np.fromiter(exclude, np.uint64, len(exclude)))
-        items[excluded] = -1
-        rows = repeat_rows([(state.rows, items)], np.ones((1, len(items)), np.bool_), catalogue)
+        network = self.bundle.network
+        candidates = repeat_candidates(
+            [self._statistics(state)],
+            self.bundle.catalogue,
+            network.config.features.item_buckets,
+            network.config.repeats.max_items,
+            exclude,
+        )
         bos = network.decode(context, torch.zeros(1, 1, 0, dtype=torch.int64))
-        return network.repeat_mixture(rows, context, bos)
+        return network.repeat_mixture(candidates, bos)
+
+    def _statistics(self, state: UserState) -> ItemStatistics:
+        """Of the whole history: what the summary says of the lifecycle segment, and the rows at hand."""
+        newer, summary = statistics_of(state.rows), self._own(state.summary)
+        if summary is None or not summary.item_statistics:
+            return newer
+        return merge_statistics(decode_statistics(summary.item_statistics), newer)
 
     def _search(
         self, context: Context, mixture: RepeatMixture, beam_width: int, per_code: int | None

@@ -1,72 +1,44 @@
 """Repeats: the probability that a user takes again what is in the history, beside the generator's own.
 
-P(SID) = (1 - g) P_generator(SID) + g P_repeat(SID). P_repeat is a softmax over the mid-term and recent interactions of a
-learned score s: how long ago, how often, how the BOS state meets the encoded interaction. The gate weighs that evidence
-against the generator, g / (1 - g) = e^b sum_i e^s_i with b from the BOS state: with all s = 0, counts smoothed by e^-b
-draws from the generator. (A pointer-generator after See et al. 2017, over SIDs.)
+P(SID) = (1 - g) P_generator(SID) + g P_repeat(SID). P_repeat is a softmax over the distinct items of the whole history of
+a learned score s: from the statistics of user and item, from the item alone, from how the BOS state meets the item. The
+gate weighs that evidence against the generator, g / (1 - g) = e^b sum_i e^s_i with b from the BOS state: it begins with
+e^s = the item's decayed count, so counts smoothed by e^-b draws from the generator. (A pointer-generator after See et al.
+2017, over items.)
 
-Shapes: B contexts, N interactions, T targets, S SIDs, H width.
+Shapes: B contexts, N candidates, F features, T targets, S SIDs, H width, I rows of the item tables.
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
-import numpy as np
-import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from model.catalogue import Catalogue
+from model.errors import ModelConfigError
 from model.layers import LayerConfig
-from state.interaction import Rows
+from model.repeat_features import NUM_FEATURES, STRENGTH, RepeatCandidates
 
-_NUM_BUCKETS = 48
-_BUCKETS_PER_OCTAVE = 2
-_DAY_MS = 86_400_000
 _NEVER = -1e9
 _FIRST_LOG_SMOOTHING = 4.6  # the generator weighs as much as a hundred interactions
-NUM_STATISTICS = 3
+_PRIOR_RETURNING, _PRIOR_BUYERS, _PRIOR_RECENT = 2.0, 20.0, 0.5
+_NUM_ITEM_FEATURES = 3
 
 
-@dataclass(frozen=True)
-class RepeatRows:
-    """The interactions of some contexts as candidates for repetition."""
+@dataclass(frozen=True, kw_only=True)
+class RepeatConfig:
+    """The repeat path. Raises ModelConfigError for impossible sizes."""
 
-    items: Tensor
-    """[B, N]: catalogue indices; -1 for items outside the catalogue and padding."""
-    sids: Tensor
-    """[B, N]: their SID numbers, or -1."""
-    buckets: Tensor
-    """[B, N, 3]: log-buckets of rank from the newest, days before the newest, occurrences of the item."""
+    max_items: int = 512
+    """Strongest items of a user: kept in the summary, and candidates of a request."""
+    hidden_width: int = 32
 
-
-def repeat_rows(
-    contexts: Sequence[tuple[Rows, npt.NDArray[np.int64]]],
-    mask_BN: npt.NDArray[np.bool_],
-    catalogue: Catalogue,
-) -> RepeatRows:
-    """From each context's interactions, oldest first, and their catalogue indices; `mask` says where they go."""
-    items = np.full(mask_BN.shape, -1)
-    buckets = np.zeros((*mask_BN.shape, NUM_STATISTICS), np.int64)
-    for i, (rows, row_items) in enumerate(contexts):
-        if len(rows):
-            items[i, mask_BN[i]] = row_items
-            buckets[i, mask_BN[i]] = _statistics(rows)
-    sids = np.where(items >= 0, catalogue.bucket_of_item[items], -1)
-    return RepeatRows(*map(torch.from_numpy, (items, sids, buckets)))
-
-
-def _statistics(rows: Rows) -> npt.NDArray[np.int64]:
-    times = rows["event_time_ms"]
-    _, item, counts = np.unique(rows["item_id"], return_inverse=True, return_counts=True)
-    raw = np.stack(
-        [np.arange(len(rows))[::-1], (times[-1] - times).clip(min=0) / _DAY_MS, counts[item] - 1],
-        -1,
-    )
-    return (
-        np.ceil(np.log2(1 + raw) * _BUCKETS_PER_OCTAVE).astype(np.int64).clip(max=_NUM_BUCKETS - 1)
-    )
+    def __post_init__(self) -> None:
+        """Check the sizes."""
+        if self.max_items < 1 or self.hidden_width < 1:
+            raise ModelConfigError(
+                f"max_items is {self.max_items} and hidden_width {self.hidden_width}; both must be at least 1"
+            )
 
 
 @dataclass(frozen=True)
@@ -78,11 +50,11 @@ class RepeatMixture:
     log_repeat: Tensor
     """[B]: log g"""
     items: Tensor
-    """[B, N]: as in RepeatRows."""
+    """[B, N]: as in RepeatCandidates."""
     sids: Tensor
-    """[B, N]: as in RepeatRows."""
+    """[B, N]: as in RepeatCandidates."""
     shares: Tensor
-    """[B, N]: P_repeat of each interaction; they sum to one where there is any candidate."""
+    """[B, N]: P_repeat of each candidate; they sum to one where there is any."""
 
     def mix(self, log_generator_BT: Tensor, repeat_share_BT: Tensor) -> Tensor:
         """Log P from the log-probability and the repeat share of the same SIDs (or SID prefixes)."""
@@ -96,42 +68,101 @@ class RepeatMixture:
         same_BTN = (sids_BT[..., None] == self.sids[:, None]).float()
         return (same_BTN @ self.shares[..., None])[..., 0]
 
-    def share_of_nodes(self, row_nodes_BN: Tensor, num_nodes: int) -> Tensor:
-        """[B, num_nodes]: P_repeat of every trie node of a level; `row_nodes` are the interactions' own."""
+    def share_of_nodes(self, nodes_BN: Tensor, num_nodes: int) -> Tensor:
+        """[B, num_nodes]: P_repeat of every trie node of a level; `nodes` are the candidates' own."""
         total = self.shares.new_zeros(len(self.shares), num_nodes)
-        return total.scatter_add_(1, row_nodes_BN, self.shares)
+        return total.scatter_add_(1, nodes_BN, self.shares)
 
 
 class Repeats(nn.Module):
-    """Scores of interactions, one learned number per bucket of each statistic, and the gate."""
+    """Scores of items that a user had, and the gate."""
 
-    def __init__(self, layer: LayerConfig) -> None:
-        """All interactions alike, to begin with: smoothed counts."""
+    item_counts: Tensor
+    """[I, 3]"""
+    feature_mean: Tensor
+    feature_scale: Tensor
+
+    def __init__(self, layer: LayerConfig, config: RepeatConfig, item_buckets: int) -> None:
+        """Decayed counts, to begin with; `item_buckets` as in the item table, whose rows candidates are known by."""
         super().__init__()
-        self.scores = nn.Parameter(torch.zeros(NUM_STATISTICS, _NUM_BUCKETS))
+        last = nn.Linear(config.hidden_width, 1)
+        num_features = NUM_FEATURES + _NUM_ITEM_FEATURES
+        self.register_buffer("item_counts", torch.zeros(item_buckets, _NUM_ITEM_FEATURES))
+        self.register_buffer("feature_mean", torch.zeros(num_features))
+        self.register_buffer("feature_scale", torch.ones(num_features))
+        self.score = nn.Sequential(
+            nn.Linear(num_features, config.hidden_width),
+            nn.SiLU(),
+            nn.Linear(config.hidden_width, config.hidden_width),
+            nn.SiLU(),
+            last,
+        )
+        self.item_score = nn.Embedding(item_buckets, 1)
         self.gate = nn.Linear(layer.width, 1)
         self.to_query = nn.Linear(layer.width, layer.width)
-        for linear in (self.gate, self.to_query):
+        for linear in (self.gate, self.to_query, last):
             nn.init.zeros_(linear.weight)
             nn.init.zeros_(linear.bias)
+        nn.init.zeros_(self.item_score.weight)
         nn.init.constant_(self.gate.bias, -_FIRST_LOG_SMOOTHING)
 
-    def forward(self, rows: RepeatRows, vectors_BNH: Tensor, bos_BH: Tensor) -> RepeatMixture:
-        """From the candidates, their encoded vectors and the decoder's BOS state.
+    def forward(
+        self, candidates: RepeatCandidates, vectors_BNH: Tensor, bos_BH: Tensor
+    ) -> RepeatMixture:
+        """From the candidates, their vectors in the item table, and the decoder's BOS state.
 
         Contexts without candidates leave everything to the generator.
         """
-        candidate_BN = rows.sids >= 0
-        scores_BN = self.scores[torch.arange(NUM_STATISTICS), rows.buckets].sum(-1)
+        scores_BN = self.scores(candidates)
         met_BN1 = vectors_BNH @ self.to_query(bos_BH)[..., None]
         scores_BN = scores_BN + met_BN1[..., 0] / vectors_BNH.shape[-1] ** 0.5
-        shares_BN = scores_BN.masked_fill(~candidate_BN, _NEVER).softmax(-1) * candidate_BN
-        evidence_B = scores_BN.masked_fill(~candidate_BN, _NEVER).logsumexp(-1)
-        gate_B = (self.gate(bos_BH)[:, 0] + evidence_B).clamp(min=_NEVER)
+        scores_BN = scores_BN.masked_fill(~candidates.real, _NEVER)
+        no_candidate_B = ~candidates.real.any(-1)
+        evidence_B = (
+            scores_BN.logsumexp(-1) if scores_BN.shape[1] else bos_BH.new_zeros(len(bos_BH))
+        )
+        gate_B = (self.gate(bos_BH)[:, 0] + evidence_B).masked_fill(no_candidate_B, _NEVER)
         return RepeatMixture(
             functional.logsigmoid(-gate_B),
             functional.logsigmoid(gate_B),
-            rows.items,
-            rows.sids,
-            shares_BN,
+            candidates.items,
+            candidates.sids,
+            scores_BN.softmax(-1) * candidates.real,
         )
+
+    def shares(self, candidates: RepeatCandidates) -> Tensor:
+        """[B, N]: P_repeat, were there no context."""
+        scores_BN = self.scores(candidates).masked_fill(~candidates.real, _NEVER)
+        return scores_BN.softmax(-1) * candidates.real
+
+    def scores(self, candidates: RepeatCandidates) -> Tensor:
+        """[B, N]: what statistics and items say, whatever the context."""
+        features = (self._all_features(candidates) - self.feature_mean) / self.feature_scale
+        learned_BN = self.score(features)[..., 0] + self.item_score(candidates.rows)[..., 0]
+        return candidates.features[..., STRENGTH] + learned_BN
+
+    def _all_features(self, candidates: RepeatCandidates) -> Tensor:
+        """[B, N, F + 3]: of user and item, then of the item: share of buyers who returned, popularity, buyers."""
+        buyers, returning, recent = self.item_counts[candidates.rows].unbind(-1)
+        of_item = torch.stack(
+            [
+                ((returning + _PRIOR_RETURNING) / (buyers + _PRIOR_BUYERS)).log(),
+                (recent + _PRIOR_RECENT).log(),
+                (buyers + 1).log(),
+            ],
+            -1,
+        )
+        return torch.cat([candidates.features, of_item], -1)
+
+    @torch.no_grad()
+    def set_item_counts(self, rows: Tensor, counts: Tensor) -> None:
+        """What training saw of items: buyers, those who returned, interactions lately. Items in one row are added up."""
+        self.item_counts.zero_().index_add_(0, rows, counts.float())
+
+    @torch.no_grad()
+    def standardise(self, candidates: RepeatCandidates) -> None:
+        """Fix the features' means and scales by a sample of contexts."""
+        features = self._all_features(candidates)[candidates.real]
+        if len(features):
+            self.feature_mean.copy_(features.mean(0))
+            self.feature_scale.copy_(features.std(0, correction=0).clamp(min=0.1))

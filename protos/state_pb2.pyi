@@ -45,7 +45,7 @@ class UserMeta(_message.Message):
     def __init__(self, version: _Optional[int] = ..., length: _Optional[int] = ..., first_position: _Optional[int] = ..., lifecycle_boundary: _Optional[int] = ..., tail_start: _Optional[int] = ..., newest_event_time_ms: _Optional[int] = ..., epoch: _Optional[int] = ...) -> None: ...
 
 class Summary(_message.Message):
-    __slots__ = ("bundle_version", "boundary", "count", "accumulators", "tokens", "num_tokens", "built_at_ms")
+    __slots__ = ("bundle_version", "boundary", "count", "accumulators", "tokens", "num_tokens", "built_at_ms", "item_statistics")
     BUNDLE_VERSION_FIELD_NUMBER: _ClassVar[int]
     BOUNDARY_FIELD_NUMBER: _ClassVar[int]
     COUNT_FIELD_NUMBER: _ClassVar[int]
@@ -53,6 +53,7 @@ class Summary(_message.Message):
     TOKENS_FIELD_NUMBER: _ClassVar[int]
     NUM_TOKENS_FIELD_NUMBER: _ClassVar[int]
     BUILT_AT_MS_FIELD_NUMBER: _ClassVar[int]
+    ITEM_STATISTICS_FIELD_NUMBER: _ClassVar[int]
     bundle_version: str
     boundary: int
     count: int
@@ -60,7 +61,8 @@ class Summary(_message.Message):
     tokens: bytes
     num_tokens: int
     built_at_ms: int
-    def __init__(self, bundle_version: _Optional[str] = ..., boundary: _Optional[int] = ..., count: _Optional[int] = ..., accumulators: _Optional[bytes] = ..., tokens: _Optional[bytes] = ..., num_tokens: _Optional[int] = ..., built_at_ms: _Optional[int] = ...) -> None: ...
+    item_statistics: bytes
+    def __init__(self, bundle_version: _Optional[str] = ..., boundary: _Optional[int] = ..., count: _Optional[int] = ..., accumulators: _Optional[bytes] = ..., tokens: _Optional[bytes] = ..., num_tokens: _Optional[int] = ..., built_at_ms: _Optional[int] = ..., item_statistics: _Optional[bytes] = ...) -> None: ...
 
 class GetRolledRequest(_message.Message):
     __slots__ = ("user_id", "bundle_version", "max_chunks")

@@ -29,7 +29,7 @@ def meta_from_wire(message: state_pb2.UserMeta) -> UserMeta:
 
 
 def summary_to_wire(summary: Summary, *, with_accumulators: bool) -> state_pb2.Summary:
-    """Summary as a message; requests need the tokens alone."""
+    """Summary as a message; requests need tokens and statistics alone."""
     return state_pb2.Summary(
         bundle_version=summary.bundle_version,
         boundary=summary.boundary,
@@ -38,6 +38,7 @@ def summary_to_wire(summary: Summary, *, with_accumulators: bool) -> state_pb2.S
         num_tokens=len(summary.tokens),
         tokens=summary.tokens.astype("<f4").tobytes(),
         built_at_ms=summary.built_at_ms,
+        item_statistics=summary.item_statistics,
     )
 
 
@@ -56,6 +57,7 @@ def summary_from_wire(message: state_pb2.Summary) -> Summary:
         accumulators=message.accumulators,
         tokens=tokens.reshape(message.num_tokens, width),
         built_at_ms=message.built_at_ms,
+        item_statistics=message.item_statistics,
     )
 
 

@@ -124,9 +124,10 @@ def _check_summary(summary: state_pb2.Summary, history: HistoryConfig) -> None:
             f"summary.boundary is {summary.boundary} and count {summary.count}; the boundary must be a multiple of "
             f"chunk_len ({history.chunk_len}), the count above 0 and at most the boundary"
         )
-    num_bytes = len(summary.accumulators) + len(summary.tokens)
+    num_bytes = len(summary.accumulators) + len(summary.tokens) + len(summary.item_statistics)
     if not (summary.accumulators and summary.tokens) or num_bytes > _MAX_SUMMARY_BYTES:
         raise InvalidRequest(
-            f"summary has {len(summary.accumulators)} bytes of accumulators and {len(summary.tokens)} of tokens; "
-            f"both are needed, together at most {_MAX_SUMMARY_BYTES}"
+            f"summary has {len(summary.accumulators)} bytes of accumulators, {len(summary.tokens)} of tokens and "
+            f"{len(summary.item_statistics)} of item statistics; the first two are needed, and all together have at "
+            f"most {_MAX_SUMMARY_BYTES}"
         )

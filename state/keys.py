@@ -7,7 +7,7 @@ Family `users`, everything of one user under one prefix:
     kind 1  head        no suffix: meta data and the newest interactions
     kind 2  tail        first position of the block (8, big-endian)
     kind 3  chunk       first position (8, big-endian)
-    kind 5  summary     bundle version, UTF-8       (kind 4 is kept for the repeats table)
+    kind 5  summary     bundle version, UTF-8       (kind 4 is free)
     kind 6  forgotten   no suffix: items the user had forgotten; where the head says that there are any
 
 Family `system`:

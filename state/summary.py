@@ -21,6 +21,8 @@ class Summary:
     """[num_tokens, width]: what the lifecycle stream attends to."""
     built_at_ms: int
     """Wall-clock time of the worker that built it."""
+    item_statistics: bytes = b""
+    """Of [0, boundary), in the layout of state/item_statistics_codec.py; empty: an earlier release kept none."""
 
 
 def may_replace(

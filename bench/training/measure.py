@@ -59,7 +59,7 @@ def steps(arguments: argparse.Namespace) -> Iterator[int]:
     sids = np.random.default_rng(0).integers(0, CODES, (len(items.item_ids), LEVELS))
     catalogue = items.with_sids(sids)
     config, history = NetworkConfig(), HistoryConfig()
-    builder = BatchBuilder(histories, catalogue, config.features, history, 128)
+    builder = BatchBuilder(histories, catalogue, config, history, 128)
     trie = Trie(catalogue.sids_SD, catalogue.sid_counts_S)
     network = Network(config, history.recent_len, LEVELS, CODES)
     if arguments.recompute:

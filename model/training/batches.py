@@ -10,9 +10,11 @@ import torch
 from torch import Tensor
 
 from model.catalogue import Catalogue
-from model.features import FeatureConfig, ItemTensors, to_tensors
-from model.repeats import RepeatRows, repeat_rows
+from model.features import ItemTensors, to_tensors
+from model.network import NetworkConfig
+from model.repeat_features import RepeatCandidates, repeat_candidates
 from model.training.histories import Histories, Index
+from state.item_statistics import ItemStatistics, bounded, merge_statistics, statistics_of
 from state.segments import HistoryConfig
 
 _ALL = slice(None)
@@ -28,7 +30,9 @@ class Batch:
     """[B, N]: true where an interaction is real."""
     lengths: list[int]
     """Columns of lifecycle, mid-term and recent."""
-    repeats: RepeatRows
+    repeats: RepeatCandidates
+    repeat_weights: Tensor
+    """[B, N]: one over the number of distinct items of the next basket for those it holds, else 0."""
     target_sids: Tensor
     """[B, T]: SID numbers; 0 where the weight is 0."""
     target_weights: Tensor
@@ -42,7 +46,7 @@ class BatchBuilder:
         self,
         histories: Histories,
         catalogue: Catalogue,
-        features: FeatureConfig,
+        network: NetworkConfig,
         history: HistoryConfig,
         lifecycle_sample: int,
     ) -> None:
@@ -50,7 +54,8 @@ class BatchBuilder:
         self.histories = histories
         self.history = history
         self.lifecycle_sample = lifecycle_sample
-        self.items = to_tensors(histories.rows, features)
+        self.items = to_tensors(histories.rows, network.features)
+        self._network = network
         self.catalogue = catalogue
         self._found = catalogue.find(histories.rows["item_id"])
         self.sids = np.where(self._found >= 0, catalogue.bucket_of_item[self._found], -1)
@@ -81,16 +86,35 @@ class BatchBuilder:
         ]
         index = torch.from_numpy(np.concatenate(parts, 1))
         lengths = [part.shape[1] for part in parts]
-        repeats = repeat_rows(
-            [
-                (self.histories.rows[begin:end], self._found[begin:end])
-                for begin, end in zip(boundary, cuts, strict=True)
-            ],
-            np.concatenate(parts[1:], 1) >= 0,
-            self.catalogue,
-        )
         items = self.items[index.clamp(min=0)]
-        return Batch(items, index >= 0, lengths, repeats, sids, weights)
+        return Batch(items, index >= 0, lengths, *self.repeats(cuts), sids, weights)
+
+    def repeats(self, cuts: Index) -> tuple[RepeatCandidates, Tensor]:
+        """What the whole histories before `cuts` hold, bounded at the lifecycle boundary as in serving; their weights."""
+        network = self._network
+        candidates = repeat_candidates(
+            [self._statistics(int(cut)) for cut in cuts],
+            self.catalogue,
+            network.features.item_buckets,
+            network.repeats.max_items,
+        )
+        return candidates, self._repeat_weights(cuts, candidates)
+
+    def _statistics(self, cut: int) -> ItemStatistics:
+        rows, start = self.histories.rows, int(self.histories.user_start[cut])
+        boundary = start + self.history.lifecycle_boundary(cut - start)
+        lifecycle = statistics_of(rows[start:boundary])
+        older = bounded(lifecycle, self._network.repeats.max_items)
+        return merge_statistics(older, statistics_of(rows[boundary:cut]))
+
+    def _repeat_weights(self, cuts: Index, repeats: RepeatCandidates) -> Tensor:
+        items = repeats.items.numpy()
+        weights = np.zeros(items.shape, np.float32)
+        for row, cut in enumerate(cuts):
+            end = self.histories.basket_end[cut]
+            bought = np.isin(items[row], self._found[cut:end]) & (items[row] >= 0)
+            weights[row] = bought / len(np.unique(self._found[cut:end]))
+        return torch.from_numpy(weights)
 
     def _segments(self, length: int) -> tuple[int, int, int]:
         history = self.history

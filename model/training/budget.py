@@ -24,6 +24,10 @@ class Budget:
         """Seconds of training, those of earlier processes included."""
         return self._earlier_s + time.monotonic() - self._start
 
+    def part(self, share: float) -> "Budget":
+        """A budget of its own, beginning now: `share` of the seconds, or as many steps."""
+        return Budget(self.seconds * share, self._max_steps)
+
     def spent(self) -> float:
         """The share of the budget that is spent, 0 to 1."""
         if self._max_steps is not None:

@@ -89,6 +89,10 @@ class TrainConfig:
     """Lifecycle interactions used per context, evenly spread; serving sums them all."""
     learning_rate: float = 2e-3
     reconstruction_weight: float = 0.1
+    repeat_weight: float = 1.0
+    """Of the listwise loss of the repeats' scores."""
+    repeat_share: float = 0.25
+    """Of the time budget: the stage that trains these scores alone. With max_steps, it takes as many of its own."""
     num_threads: int = 2
     evaluation_users: int = 512
     precision: Literal["auto", "fp32", "bf16"] = "auto"
@@ -106,10 +110,18 @@ class TrainConfig:
         ):  # fmt: skip
             if getattr(self, name) < 1:
                 raise ModelConfigError(f"{name} is {getattr(self, name)}; it must be at least 1")
-        if self.minutes <= 0 or self.learning_rate <= 0 or self.reconstruction_weight < 0:
+        if (
+            self.minutes <= 0
+            or self.learning_rate <= 0
+            or min(self.reconstruction_weight, self.repeat_weight) < 0
+        ):
             raise ModelConfigError(
                 f"minutes is {self.minutes} and learning_rate {self.learning_rate}: above 0 each; "
-                f"reconstruction_weight is {self.reconstruction_weight}: at least 0"
+                f"reconstruction_weight is {self.reconstruction_weight} and repeat_weight {self.repeat_weight}: at least 0"
+            )
+        if not 0 <= self.repeat_share < 1:
+            raise ModelConfigError(
+                f"repeat_share is {self.repeat_share}; it must be at least 0 and below 1"
             )
         if self.seed < 0 or self.checkpoint_every_s < 0:
             raise ModelConfigError(

@@ -1,5 +1,7 @@
 """Recall of held-out baskets, for the network and for popularity."""
 
+from collections.abc import Iterator
+
 import numpy as np
 import numpy.typing as npt
 import torch
@@ -17,12 +19,24 @@ from model.trie import Trie
 _CONTEXTS_AT_ONCE = 32
 
 
-@torch.inference_mode()
 def network_recall(
-    network: Network, trie: Trie, catalogue: Catalogue, builder: BatchBuilder, cuts: Index, k: int
+    network: Network, trie: Trie, builder: BatchBuilder, cuts: Index, k: int
 ) -> float:
     """Mean over the baskets at `cuts` of the share of their distinct items among the k best; selection on."""
-    recalls: list[float] = []
+    ranked = rank_at(network, trie, builder, cuts, k)
+    ids = builder.catalogue.item_ids
+    recalls = [
+        _recall(builder.histories, int(cut), ids[best[:k]])
+        for cut, best in zip(cuts, ranked, strict=True)
+    ]
+    return float(np.mean(recalls))
+
+
+@torch.inference_mode()
+def rank_at(
+    network: Network, trie: Trie, builder: BatchBuilder, cuts: Index, beam_width: int
+) -> Iterator[Index]:
+    """What is recommended at each of `cuts`, whatever comes after it: catalogue indices, best first."""
     for i in range(0, len(cuts), _CONTEXTS_AT_ONCE):
         some = cuts[i : i + _CONTEXTS_AT_ONCE]
         batch = builder.build(some, 1, 1, None)
@@ -33,13 +47,11 @@ def network_recall(
             return network.logits(states[:, :, -1], codes_BWP.shape[-1])
 
         bos = network.decode(context, torch.zeros(len(some), 1, 0, dtype=torch.int64))
-        mixture = network.repeat_mixture(batch.repeats, context, bos)
-        beams = beam_search(score_next, trie, len(some), k, mixture)
-        for row, cut in enumerate(some):
-            ranked = rank_items(beams, mixture, catalogue, request=row)[:k]
-            best = catalogue.item_ids[[index for index, _ in ranked]]
-            recalls.append(_recall(builder.histories, int(cut), best))
-    return float(np.mean(recalls))
+        mixture = network.repeat_mixture(batch.repeats, bos)
+        beams = beam_search(score_next, trie, len(some), beam_width, mixture)
+        for row in range(len(some)):
+            ranked = rank_items(beams, mixture, builder.catalogue, request=row)
+            yield np.array([index for index, _ in ranked], np.int64)
 
 
 def popularity_recall(histories: Histories, catalogue: Catalogue, cuts: Index, k: int) -> float:

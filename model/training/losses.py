@@ -23,13 +23,15 @@ class Losses:
     """One batch's losses; `kept` is the attention mass that top-k keeps, NaN when not measured."""
 
     next_token: Tensor
+    repeats: Tensor
     reconstruction: Tensor
     indexer: Tensor
     kept: float
 
-    def total(self, reconstruction_weight: float) -> Tensor:
+    def total(self, reconstruction_weight: float, repeat_weight: float) -> Tensor:
         """The step's objective; the indexer's loss shares no weights with the others, so lambda = 1 couples nothing."""
-        return self.next_token + reconstruction_weight * self.reconstruction + self.indexer
+        weighted = reconstruction_weight * self.reconstruction + repeat_weight * self.repeats
+        return self.next_token + weighted + self.indexer
 
 
 def encode_batch(network: Network, batch: Batch) -> tuple[Context, Tensor]:
@@ -47,12 +49,12 @@ def batch_losses(network: Network, trie: Trie, batch: Batch, stage: Stage) -> Lo
     """All losses of a batch in one stage."""
     context, reconstruction = encode_batch(network, batch)
     trace = None if stage == "dense" else IndexerTrace()
-    next_token = next_token_loss(network, trie, context, batch, stage, trace)
+    next_token, repeats = next_token_loss(network, trie, context, batch, stage, trace)
     indexer, kept = next_token.new_zeros(()), float("nan")
     if trace is not None and trace.losses:
         indexer = torch.stack(trace.losses).sum()
         kept = float(torch.cat(trace.kept).mean())
-    return Losses(next_token, reconstruction, indexer, kept)
+    return Losses(next_token, repeats, reconstruction, indexer, kept)
 
 
 def next_token_loss(
@@ -62,8 +64,8 @@ def next_token_loss(
     batch: Batch,
     stage: Stage,
     trace: IndexerTrace | None = None,
-) -> Tensor:
-    """-log P(SID | context), generator and repeats mixed, weighted so that every basket counts once."""
+) -> tuple[Tensor, Tensor]:
+    """-log P(SID | context), generator and repeats mixed, weighted so that every basket counts once; `repeat_loss`."""
     paths_BTD = trie.paths_SD[batch.target_sids]
     codes_BTD = trie.codes_of(batch.target_sids)
     states = network.decode(context, codes_BTD[..., :-1], select=stage == "selection", trace=trace)
@@ -73,6 +75,13 @@ def next_token_loss(
         logits = network.logits(states[:, :, level], level)
         log_prob = log_prob + trie.child_log_prob(level, parents, paths_BTD[..., level], logits)
         parents = paths_BTD[..., level]
-    mixture = network.repeat_mixture(batch.repeats, context, states)
+    mixture = network.repeat_mixture(batch.repeats, states)
     log_prob = mixture.mix(log_prob, mixture.share_of(batch.target_sids))
-    return -(log_prob * batch.target_weights).sum() / batch.target_weights.sum().clamp(min=1e-6)
+    loss = -(log_prob * batch.target_weights).sum() / batch.target_weights.sum().clamp(min=1e-6)
+    return loss, repeat_loss(mixture.shares, batch.repeat_weights)
+
+
+def repeat_loss(shares_BN: Tensor, weights_BN: Tensor) -> Tensor:
+    """Listwise: -log P_repeat of the next basket's repeats, every basket alike; ranks candidates whatever the gate."""
+    log_shares_BN = shares_BN.clamp(min=1e-30).log()
+    return -(log_shares_BN * weights_BN).sum() / len(weights_BN)

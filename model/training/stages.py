@@ -20,7 +20,8 @@ from model.training.steps import Steps, Surroundings
 from model.trie import Trie
 
 STAGES: tuple[Stage, ...] = ("dense", "indexer", "selection")
-_SCORES_RATE_FACTOR = 20.0
+_GATE_RATE_FACTOR = 20.0
+_SCORES_RATE_FACTOR = 0.25  # they come trained from the stage before
 _TABLES_RATE_FACTOR = 0.1
 _WEIGHT_DECAY = 0.05
 
@@ -28,17 +29,19 @@ _WEIGHT_DECAY = 0.05
 def _parameter_groups(network: Network) -> list[_ParameterGroup]:
     """Clipped one by one: the indexers' gradients must not scale the others'.
 
-    Single numbers may move faster; tables that start from item vectors move slowly, or they learn users by heart.
+    A single number may move faster; tables that start from item vectors move slowly, or they learn users by heart.
     """
     indexer = [p for name, p in network.named_parameters() if ".indexer." in name]
-    scores = [network.repeats.scores]
+    scores = [*network.repeats.score.parameters(), network.repeats.item_score.weight]
     tables = [network.features.vid.weight, *network.code_tables]
-    apart = {id(p) for p in (*indexer, *scores, *tables)}
+    gate = [network.repeats.gate.bias]
+    apart = {id(p) for p in (*indexer, *gate, *scores, *tables)}
     others = [p for p in network.parameters() if id(p) not in apart]
     return [
         _ParameterGroup(others, weight_decay=_WEIGHT_DECAY),
         _ParameterGroup(indexer),
         _ParameterGroup(tables, _TABLES_RATE_FACTOR),
+        _ParameterGroup(gate, _GATE_RATE_FACTOR),
         _ParameterGroup(scores, _SCORES_RATE_FACTOR),
     ]
 
@@ -71,8 +74,8 @@ class StageRunner:
         """Of matrix products."""
         return "bf16" if self._state.precision == "bf16" else "fp32"
 
-    def run(self, validation_cuts: Index) -> list[StageReport]:
-        """All stages in order; what one leaves of its share goes to the ones behind it.
+    def run(self, validation_cuts: Index, done: Sequence[StageReport] = ()) -> list[StageReport]:
+        """All stages in order, behind those `done`; what one leaves of its share goes to the ones behind it.
 
         Goes on from the log's checkpoint, if there is one. Raises TrainingStopped, with a checkpoint written, when a
         signal came; TrainingRunError when the run's directory cannot be used.
@@ -83,6 +86,7 @@ class StageRunner:
             self._builder.build(validation_cuts[i : i + size], 1, 1, None)
             for i in range(0, len(validation_cuts), size)
         ][shard]
+        self._state.reports = list(done)
         self._resume()
         try:
             while self._state.stage < len(STAGES):

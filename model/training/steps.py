@@ -132,7 +132,7 @@ class Steps:
         self._optimiser.forget_gradients()
 
     def _total(self, losses: Losses) -> Tensor:
-        return losses.total(self._config.reconstruction_weight)
+        return losses.total(self._config.reconstruction_weight, self._config.repeat_weight)
 
     @torch.inference_mode()
     def validate(self, stage: Stage, validation: Sequence[Batch]) -> Losses:

@@ -25,13 +25,16 @@ from model.training.config import TrainConfig
 from model.training.data_parallel import ALONE, Workers
 from model.training.devices import training_device
 from model.training.evaluate import network_recall, popularity_recall
-from model.training.histories import build_histories
+from model.training.histories import Index, build_histories
 from model.training.item_blocks import build_item_vectors
 from model.training.plots import draw_run
 from model.training.precision import recompute_activations
+from model.training.repeat_items import describe_items, standardise
+from model.training.repeat_stage import RepeatStage
 from model.training.replay import replay
 from model.training.run_directory import RunDirectory, run_identity
 from model.training.run_log import RunLog
+from model.training.run_state import StageReport
 from model.training.stages import StageRunner
 from model.training.steps import Surroundings
 from model.training.stop_signals import stop_requests
@@ -90,7 +93,7 @@ def train(
     seconds = 60 * config.minutes * (1 - _RESERVED_SHARE) - (time.monotonic() - start)
     budget = Budget(seconds, config.max_steps)
     builder = BatchBuilder(
-        histories, catalogue, config.network.features, config.history, config.lifecycle_sample
+        histories, catalogue, config.network, config.history, config.lifecycle_sample
     )
     report = _fit(network, builder, config, budget, progress, place)
     if not place.workers.is_first:
@@ -147,6 +150,21 @@ def _fit_width(vectors: Tensor, width: int) -> Tensor:
     return functional.pad(vectors, (0, width - vectors.shape[-1]))
 
 
+def _learn_repeats(
+    network: Network,
+    builder: BatchBuilder,
+    config: TrainConfig,
+    budget: Budget,
+    progress: Progress,
+    validation_cuts: Index,
+) -> StageReport:
+    """The stage before the others, on the processor: every process of a run does the same."""
+    describe_items(network.repeats, builder.histories, config.network.features.item_buckets)
+    standardise(network.repeats, builder, config.seed)
+    stage = RepeatStage(network.repeats, builder, config)
+    return stage.run(validation_cuts, budget.part(config.repeat_share), progress)
+
+
 def _fit(
     network: Network,
     builder: BatchBuilder,
@@ -162,25 +180,29 @@ def _fit(
     num_steering = min(config.evaluation_users // 2, (len(shuffled) + 1) // 2)
     tested = shuffled[num_steering : num_steering + config.evaluation_users]
     tested = tested if len(tested) else shuffled
-    device = training_device()
-    network.to(device).train()
-    if config.gradient_checkpointing:
-        recompute_activations(network)
-    identity = run_identity(config, histories, catalogue)
-    place.workers.begin_alike(network, identity)
+    steering = shuffled[:num_steering]
     directory = None if place.directory is None else RunDirectory(place.directory)
+    device = training_device()
+    identity = run_identity(config, histories, catalogue)
     with stop_requests(directory is not None) as stop:
+        done = []
+        if directory is None or not directory.checkpoint.exists():  # which holds what was learnt
+            done = [_learn_repeats(network, builder, config, budget, progress, steering)]
+        network.to(device).train()
+        if config.gradient_checkpointing:
+            recompute_activations(network)
+        place.workers.begin_alike(network, identity)
         log = RunLog(directory, identity, config.checkpoint_every_s, place.workers.is_first, stop)
         around = Surroundings(budget, progress, log, place.workers, device)
         runner = StageRunner(network, trie, builder, config, around)
-        stages = runner.run(shuffled[:num_steering])
+        stages = runner.run(steering, done)
     if not place.workers.is_first:
         return {}
     network.cpu().eval()
     evaluating = progress.add_task(
         f"recall at {RECALL_AT} of {len(tested)} held-out baskets", total=1
     )
-    recall = network_recall(network, trie, catalogue, builder, tested, RECALL_AT)
+    recall = network_recall(network, trie, builder, tested, RECALL_AT)
     progress.advance(evaluating)
     return {
         "stages": [dataclasses.asdict(stage) for stage in stages],

@@ -19,6 +19,7 @@ from protos import recommender_pb2 as wire
 from protos.interaction_pb2 import Interaction
 from services.local_kafka import RunningKafka, start_kafka
 from state.interaction import Rows
+from state.item_statistics_codec import decode_statistics
 from state.key_value_store import MemoryStore
 from state.partition_stores import PartitionStores
 from state.rocks_config import RocksConfig
@@ -262,6 +263,13 @@ def assert_summaries_equal_one_shot(deployed: Deployment, bundle: Path) -> None:
         expected = compressor.roll(None, [segment], len(segment), 0)
         assert stored.summary.count == len(segment)
         np.testing.assert_allclose(stored.summary.tokens, expected.tokens, atol=1e-5)
+        kept, whole = (
+            decode_statistics(summary.item_statistics).items
+            for summary in (stored.summary, expected)
+        )
+        assert kept["item_id"].tolist() == whole["item_id"].tolist()
+        assert kept["visits"].tolist() == whole["visits"].tolist()
+        np.testing.assert_allclose(kept["decayed"], whole["decayed"])
     stores.close_all()
 
 

@@ -88,9 +88,10 @@ def edit(bundle: Path, **changes: object) -> None:
 
 
 def test_unknown_formats_and_settings_are_refused(copied: Path) -> None:
-    edit(copied, format_version=99)
-    with pytest.raises(BundleError, match="format 99"):
-        load_bundle(copied)
+    for version in (2, 99):
+        edit(copied, format_version=version)
+        with pytest.raises(BundleError, match=f"format {version}; this release reads"):
+            load_bundle(copied)
     edit(copied, format_version=FORMAT_VERSION, history={"recent_length": 3})
     with pytest.raises(BundleError, match="do not fit together"):
         load_bundle(copied)

@@ -16,6 +16,8 @@ from model.errors import RescanNeeded, SummaryError
 from model.features import to_tensors
 from model.network import Network
 from model.quasi_linear import Delta
+from state.item_statistics import STATISTICS, ItemStatistics, statistics_of
+from state.item_statistics_codec import decode_statistics
 from state.summary import Summary
 from tests.model.worlds import SMALL, make_rows
 
@@ -64,6 +66,7 @@ def test_grouping_of_chunks_changes_no_bit(
     assert summary is not None
     assert summary.accumulators == stepwise.accumulators
     assert summary.tokens.tobytes() == stepwise.tokens.tobytes()
+    assert summary.item_statistics == stepwise.item_statistics
     assert (summary.count, summary.boundary) == (40, 40)
 
 
@@ -76,6 +79,32 @@ def test_parts_of_any_size_in_any_order_equal_one_shot(
     random.shuffle(parts)
     whole = compressor.roll(None, [ROWS], 40, now_ms=5)
     assert_alike(compressor.roll(None, parts, 40, now_ms=5), whole)
+
+
+def test_statistics_roll_with_the_chunks(stepwise: Summary) -> None:
+    same_statistics(stepwise, statistics_of(ROWS))
+
+
+def same_statistics(summary: Summary, whole: ItemStatistics) -> None:
+    rolled = decode_statistics(summary.item_statistics)
+    for name in STATISTICS.names or ():
+        np.testing.assert_allclose(rolled.items[name], whole.items[name], rtol=1e-12)
+        np.testing.assert_allclose(rolled.history[name], whole.history[name], rtol=1e-12)
+
+
+def test_statistics_are_bounded(bundle: Bundle) -> None:
+    rows = make_rows(2_000)
+    rows["item_id"] = np.arange(1, 2_001)
+    summary = Compressor(bundle).roll(None, [rows[:1_000], rows[1_000:]], 2_000, now_ms=5)
+    statistics = decode_statistics(summary.item_statistics)
+    assert statistics.items["item_id"].tolist() == list(range(2_001 - 512, 2_001))
+    assert statistics.history["count"].tolist() == [2_000]
+
+
+def test_a_base_without_statistics_gets_none(compressor: Compressor, stepwise: Summary) -> None:
+    """Those of its chunks could only be partial."""
+    base = replace(stepwise, item_statistics=b"")
+    assert compressor.roll(base, CHUNKS[:1], 44, now_ms=5).item_statistics == b""
 
 
 def assert_alike(one: Summary, other: Summary, atol: float = 1e-5) -> None:
@@ -92,6 +121,7 @@ def test_merged_parts_equal_the_whole(compressor: Compressor, stepwise: Summary,
     for one, other in ((early, late), (late, early)):
         merged = compressor.merge(one, other, now_ms=5)
         assert_alike(merged, stepwise)
+        same_statistics(merged, statistics_of(ROWS))
         assert merged.built_at_ms == 5
     rolled_on = compressor.roll(merged, [ROWS[:4]], 44, now_ms=5)
     assert_alike(rolled_on, compressor.roll(stepwise, [ROWS[:4]], 44, now_ms=5))
@@ -112,6 +142,7 @@ def test_what_is_forgotten_was_never_seen(bundle: Bundle, delta: Delta, gone: se
     forgot = compressor.forget(whole, ROWS[sorted(gone)], now_ms=5)
     left = np.delete(ROWS, sorted(gone))
     assert_alike(forgot, compressor.roll(None, [left], 40, now_ms=5))
+    assert bool(forgot.item_statistics) == (len(gone) in (0, 40))
 
 
 def test_all_of_a_summary_can_be_forgotten(compressor: Compressor, stepwise: Summary) -> None:

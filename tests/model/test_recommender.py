@@ -13,7 +13,7 @@ from model.recommender import Recommender
 from state.interaction import Rows, empty_rows
 from state.summary import Summary
 from state.user_state import UserMeta, UserState
-from tests.model.worlds import START_MS, make_rows
+from tests.model.worlds import HOUR_MS, START_MS, make_rows
 
 
 def state_of(rows: Rows, summary: Summary | None = None) -> UserState:
@@ -37,7 +37,7 @@ def score_every_item(bundle: Bundle, state: UserState) -> dict[int, float]:
     context = recommender._context(state)
     mixture = recommender._repeat_mixture(state, context)
     gate = float(mixture.log_repeat.exp())
-    history, shares = catalogue.find(state.rows["item_id"]), mixture.shares[0].tolist()
+    history, shares = mixture.items[0].tolist(), mixture.shares[0].tolist()
     scores = {}
     for index, item in enumerate(catalogue):
         number = int(catalogue.bucket_of_item[index])
@@ -109,6 +109,32 @@ def test_excluded_repeats_leave_the_field_to_the_generator(
     found = recommender.recommend(state, 40, exclude=had, beam_width=1000)
     assert not had & {one.item.item_id for one in found}
     assert sum(np.exp(one.score) for one in found) < 1
+
+
+def test_an_item_last_taken_in_the_lifecycle_segment_can_be_a_repeat(
+    bundle: Bundle, recommender: Recommender
+) -> None:
+    """What the mid-term segment no longer holds is known from the summary's statistics."""
+    older, newer = make_rows(8), make_rows(6)
+    older["item_id"], newer["item_id"] = 33, 5
+    newer["event_time_ms"] += 100 * HOUR_MS
+    rolled = Compressor(bundle).roll(None, [older[:4], older[4:]], 8, now_ms=START_MS)
+    (index,) = bundle.catalogue.find(np.array([33], np.uint64)).tolist()
+
+    def share(summary: Summary) -> float:
+        state = state_of(newer, summary)
+        mixture = recommender._repeat_mixture(state, recommender._context(state))
+        return float(mixture.shares[0][mixture.items[0] == index].sum())
+
+    assert share(rolled) > 0.1
+    assert share(replace(rolled, item_statistics=b"")) == 0
+    assert share(replace(rolled, bundle_version="other")) == 0
+    plain = recommender.recommend(state_of(newer), 60, beam_width=1000)
+    better = recommender.recommend(state_of(newer, rolled), 60, beam_width=1000)
+    score = {one.item.item_id: one.score for one in plain}[33]
+    assert {one.item.item_id: one.score for one in better}[33] > score + 1
+    places = [[one.item.item_id for one in found].index(33) for found in (plain, better)]
+    assert places[1] < places[0]
 
 
 def test_a_beam_of_one_still_fills_k(recommender: Recommender) -> None:

@@ -1,36 +1,53 @@
-"""Repeats: smoothed counts to begin with, and the two sums that must agree."""
+"""Repeats: decayed counts to begin with, sums that must agree, and a gate that finds out what repeats are worth."""
+
+from dataclasses import replace
+from math import log, log1p
+from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+from rich.progress import Progress
 
-from model.bundle import Bundle
+from model.bundle import Bundle, load_bundle
 from model.layers import LayerConfig
-from model.repeats import RepeatMixture, RepeatRows, Repeats, repeat_rows
-from tests.model.worlds import HOUR_MS, make_rows
+from model.repeat_features import NUM_FEATURES, STRENGTH, RepeatCandidates, repeat_candidates
+from model.repeats import RepeatConfig, RepeatMixture, Repeats
+from model.training.batches import BatchBuilder
+from model.training.histories import build_histories
+from model.training.losses import encode_batch, repeat_loss
+from model.training.train import train
+from state.event_log import EventLog
+from state.interaction import INTERACTION, Rows
+from state.item_statistics import DAY_MS, HALF_LIVES_DAYS, empty_statistics, statistics_of
+from tests.model.worlds import HOUR_MS, SMALL, START_MS, make_rows
 
 LAYER = LayerConfig(width=8, num_heads=2)
 
 
-def untrained(sids: list[int], bos: torch.Tensor | None = None) -> RepeatMixture:
-    numbers = torch.tensor([sids])
-    rows = RepeatRows(numbers, numbers, torch.zeros(1, len(sids), 3, dtype=torch.int64))
-    return Repeats(LAYER)(rows, torch.randn(1, len(sids), 8), torch.randn(1, 8))
+def untrained(items: list[int], counts: list[float]) -> RepeatMixture:
+    """Items are their own SIDs."""
+    numbers = torch.tensor([items], dtype=torch.int64)
+    features = torch.zeros(1, len(items), NUM_FEATURES)
+    features[0, :, STRENGTH] = torch.tensor(counts).log()
+    candidates = RepeatCandidates(numbers, numbers, numbers.clamp(min=0), features)
+    module = Repeats(LAYER, RepeatConfig(), 11)
+    return module(candidates, torch.randn(1, len(items), 8), torch.randn(1, 8))
 
 
-def test_an_untrained_module_smooths_counts() -> None:
-    """(count + e^-b P_generator) / (n + e^-b), interactions outside the catalogue left out."""
-    mixture = untrained([3, 5, 3, -1, 3])
+def test_an_untrained_module_smooths_decayed_counts() -> None:
+    """(count + e^-b P_generator) / (sum of counts + e^-b); padding left out."""
+    mixture = untrained([3, 5, -1], [2.5, 0.5, 7.0])
     generator = torch.tensor([[0.2, 0.1, 0.05]])
-    sids = torch.tensor([[3, 5, 7]])
     smoothing = np.exp(4.6)
-    expected = (np.array([3, 1, 0]) + smoothing * generator[0].numpy()) / (4 + smoothing)
-    mixed = mixture.mix(generator.log(), mixture.share_of(sids)).exp()
+    expected = (np.array([2.5, 0.5, 0]) + smoothing * generator[0].numpy()) / (3 + smoothing)
+    mixed = mixture.mix(generator.log(), mixture.share_of(torch.tensor([[3, 5, 7]]))).exp()
     np.testing.assert_allclose(mixed[0].detach(), expected, rtol=1e-4)
 
 
-def test_without_candidates_the_generator_decides() -> None:
-    mixture = untrained([-1, -1])
+@pytest.mark.parametrize("items", [[-1, -1], []], ids=["padding", "nothing"])
+def test_without_candidates_the_generator_decides(items: list[int]) -> None:
+    mixture = untrained(items, [1.0] * len(items))
     assert float(mixture.log_generator.detach()) == pytest.approx(0)
     generator = torch.tensor([[-3.0]])
     mixed = mixture.mix(generator, mixture.share_of(torch.tensor([[0]])))
@@ -53,14 +70,104 @@ def test_shares_of_trie_nodes_add_up_the_shares_of_their_sids(bundle: Bundle) ->
         torch.testing.assert_close(nodes, expected)
 
 
-def test_statistics_are_rank_days_and_occurrences(bundle: Bundle) -> None:
-    rows = make_rows(4)
-    rows["item_id"] = [1, 2, 1, 10_000]
-    rows["event_time_ms"][0] -= 3 * 24 * HOUR_MS - 3 * HOUR_MS
-    items = bundle.catalogue.find(rows["item_id"])
-    mask = np.array([[False, True, True, True, True]])
-    described = repeat_rows([(rows, items)], mask, bundle.catalogue)
-    assert described.items[0].tolist() == [-1, *items.tolist()]
-    assert described.sids[0, -1] == -1
-    half_octaves = [[4, 4, 2], [4, 1, 0], [2, 1, 2], [0, 0, 0]]
-    assert described.buckets[0, 1:].tolist() == half_octaves
+def test_features_equal_the_slow_twin(bundle: Bundle) -> None:
+    rows = make_rows(6)
+    rows["item_id"] = [1, 2, 1, 10_000, 1, 2]
+    days = [0, 0, 3, 4, 7, 9]
+    rows["event_time_ms"] = START_MS + np.array(days) * DAY_MS
+    found = repeat_candidates([statistics_of(rows)], bundle.catalogue, 257, 99)
+    ids = bundle.catalogue.item_ids[found.items[0]].tolist()
+    assert ids == [1, 2]
+    for item, features in zip(ids, found.features[0], strict=True):
+        own = [d for d, i in zip(days, rows["item_id"].tolist(), strict=True) if i == item]
+        counts = [sum(0.5 ** ((9 - d) / h) for d in own) for h in HALF_LIVES_DAYS]
+        all_counts = [sum(0.5 ** ((9 - d) / h) for d in days) for h in HALF_LIVES_DAYS]
+        interval = (own[-1] - own[0]) / (len(own) - 1)
+        expected = [
+            *(log(c + 1e-3) for c in counts),
+            *(log((c + 1e-3) / (1 + a)) for c, a in zip(counts, all_counts, strict=True)),
+            *(log(len(own)), log(len(own)), log(len(own) / 5), log(5), log(6)),
+            *(log1p(9 - own[-1]), log1p({7: 1, 9: 0}[own[-1]])),
+            *(log1p(interval), 1.0, log1p(9 - own[-1]) - log1p(interval)),
+            *(log1p(9 - own[0]), log1p(9 / 5)),
+        ]
+        np.testing.assert_allclose(features, expected, rtol=1e-5, atol=1e-6)
+
+
+def test_candidates_are_the_strongest_known_items_that_nobody_excluded(bundle: Bundle) -> None:
+    rows = make_rows(9)
+    rows["item_id"] = [1, 1, 1, 2, 2, 3, 10_000, 10_000, 10_000]
+    contexts = [statistics_of(rows), empty_statistics(), statistics_of(rows[-3:])]
+    found = repeat_candidates(contexts, bundle.catalogue, 257, 2, {1})
+    assert bundle.catalogue.item_ids[found.items[0]].tolist() == [2, 3]
+    assert found.items[1:].tolist() == [[-1, -1], [-1, -1]]
+    assert found.sids[1:].tolist() == [[-1, -1], [-1, -1]]
+
+
+def test_scores_equal_a_loop_over_items() -> None:
+    torch.manual_seed(0)
+    module = Repeats(LAYER, RepeatConfig(hidden_width=3), 11)
+    for parameter in module.parameters():
+        torch.nn.init.normal_(parameter, std=0.5)
+    module.set_item_counts(torch.tensor([4, 4, 9]), torch.tensor([[5, 2, 7], [1, 0, 3], [2, 2, 0]]))
+    rows = torch.tensor([[4, 9, 1]])
+    candidates = RepeatCandidates(rows, rows, rows, torch.randn(1, 3, NUM_FEATURES))
+    module.standardise(candidates)
+    counts = {4: (6, 2, 10), 9: (2, 2, 0), 1: (0, 0, 0)}
+    inputs = []
+    for i, row in enumerate([4, 9, 1]):
+        buyers, returning, recent = counts[row]
+        of_item = [log((returning + 2) / (buyers + 20)), log(recent + 0.5), log(buyers + 1)]
+        inputs.append([*candidates.features[0, i].tolist(), *of_item])
+    table = np.array(inputs)
+    x = (table - table.mean(0)) / table.std(0).clip(min=0.1)
+    for layer in module.score:
+        if isinstance(layer, torch.nn.Linear):
+            x = x @ layer.weight.detach().numpy().T + layer.bias.detach().numpy()
+        else:
+            x = x / (1 + np.exp(-x))
+    own = module.item_score.weight.detach().numpy()[[4, 9, 1], 0]
+    expected = table[:, STRENGTH] + x[:, 0] + own
+    np.testing.assert_allclose(module.scores(candidates)[0].detach(), expected, rtol=1e-4)
+
+
+def test_the_listwise_loss_weighs_every_basket_alike() -> None:
+    shares = torch.tensor([[0.5, 0.25, 0.25], [0.1, 0.9, 0.0]])
+    weights = torch.tensor([[0.5, 0.5, 0.0], [0.0, 1.0, 0.0]])
+    expected = -(0.5 * log(0.5) + 0.5 * log(0.25) + log(0.9)) / 2
+    assert float(repeat_loss(shares, weights)) == pytest.approx(expected)
+
+
+def world(repeats: bool) -> EventLog:
+    """Baskets of three: of a user's own six items, or of items that the user never had."""
+    random = np.random.default_rng(1)
+    num_users, num_baskets, size = 20, 14, 3
+    rows: Rows = np.zeros(num_users * num_baskets * size, INTERACTION)
+    users = np.tile(np.repeat(np.arange(num_users), size), num_baskets)
+    rows["event_time_ms"] = START_MS + DAY_MS * np.repeat(np.arange(num_baskets), num_users * size)
+    rows["event_time_ms"] += users * HOUR_MS // 2
+    for user in range(num_users):
+        order = random.permutation(60) + 1
+        if repeats:
+            baskets = [random.choice(order[:6], size, replace=False) for _ in range(num_baskets)]
+            order = np.concatenate(baskets)
+        rows["item_id"][users == user] = order[: num_baskets * size]
+    ids = [str(i) for i in range(len(rows))]
+    return EventLog([f"user-{i}" for i in range(num_users)], users.astype(np.int64), ids, rows)
+
+
+@pytest.mark.parametrize(("repeats", "low", "high"), [(False, 0.0, 0.05), (True, 0.7, 1.0)])
+def test_the_gate_finds_out_whether_people_repeat(
+    repeats: bool, low: float, high: float, tmp_path: Path
+) -> None:
+    log_of_world = world(repeats)
+    config = replace(SMALL, max_steps=60)
+    train(log_of_world, None, config, tmp_path / "bundle", Progress(disable=True))
+    bundle = load_bundle(tmp_path / "bundle")
+    histories = build_histories(log_of_world)
+    builder = BatchBuilder(histories, bundle.catalogue, config.network, config.history, 100)
+    batch = builder.build(histories.held_out_cuts, 1, 1, None)
+    context, _ = encode_batch(bundle.network, batch)
+    bos = bundle.network.decode(context, torch.zeros(20, 1, 0, dtype=torch.int64))
+    gate = bundle.network.repeat_mixture(batch.repeats, bos).log_repeat.exp()
+    assert low <= float(gate.mean()) <= high

@@ -113,7 +113,7 @@ def test_a_card_tells_what_is_inside(bundle: Bundle, bundle_path: Path) -> None:
     assert card["tokenizer"]["config"]["codebook_sizes"] == [6, 6, 6]
     assert card["tokenizer"]["health"]["num_items"] == len(bundle.catalogue)
     assert card["item_vectors"]["width"] == 8
-    assert len(card["training_report"]["stages"]) == 3
+    assert len(card["training_report"]["stages"]) == 4
 
 
 def test_a_card_for_people_and_of_a_damaged_bundle(bundle_path: Path, tmp_path: Path) -> None:

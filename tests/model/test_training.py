@@ -13,8 +13,11 @@ from rich.progress import Progress
 from safetensors.torch import load_file
 
 from model.bundle import Bundle, load_bundle
+from model.compression import Compressor
 from model.errors import BundleError, ModelConfigError, TrainingError
 from model.network import NetworkConfig
+from model.recommender import Recommender
+from model.repeat_features import repeat_candidates
 from model.training.batches import BatchBuilder
 from model.training.budget import Budget
 from model.training.config import StageRules, TrainConfig
@@ -28,7 +31,7 @@ from state.event_log import EventLog
 from state.fold import fold
 from state.interaction import empty_rows
 from state.segments import HistoryConfig
-from state.user_state import UserMeta
+from state.user_state import UserMeta, UserState
 from tests.model.worlds import BASKET_LEN, NUM_BASKETS, NUM_USERS, SMALL
 
 HISTORY = SMALL.history
@@ -36,9 +39,7 @@ HISTORY = SMALL.history
 
 @pytest.fixture(scope="module")
 def builder(event_log: EventLog, bundle: Bundle) -> BatchBuilder:
-    return BatchBuilder(
-        build_histories(event_log), bundle.catalogue, SMALL.network.features, HISTORY, 100
-    )
+    return BatchBuilder(build_histories(event_log), bundle.catalogue, SMALL.network, HISTORY, 100)
 
 
 def test_each_users_last_basket_is_held_out(event_log: EventLog) -> None:
@@ -79,11 +80,32 @@ def test_targets_follow_the_cut_and_weigh_one_per_basket(builder: BatchBuilder) 
         assert batch.target_weights[row][real].tolist() == [1 / BASKET_LEN] * len(drawn)
 
 
+def test_repeats_are_those_of_serving(builder: BatchBuilder, bundle: Bundle) -> None:
+    """Statistics by way of the compressor's chunks and of the rows at hand; targets are the next basket's."""
+    histories, catalogue, compressor = builder.histories, bundle.catalogue, Compressor(bundle)
+    cuts = histories.held_out_cuts[:3]
+    candidates, weights = builder.repeats(cuts)
+    for row, cut in enumerate(cuts):
+        rows = histories.rows[histories.user_start[cut] : cut]
+        boundary = HISTORY.lifecycle_boundary(len(rows))
+        chunks = [rows[i : i + HISTORY.chunk_len] for i in range(0, boundary, HISTORY.chunk_len)]
+        summary = compressor.roll(None, chunks, boundary, now_ms=1)
+        state = UserState("someone", UserMeta(length=len(rows)), rows[boundary:], summary)
+        statistics = Recommender(bundle)._statistics(state)
+        served = repeat_candidates([statistics], catalogue, 257, 512)
+        real = candidates.real[row]
+        assert torch.equal(candidates.items[row][real], served.items[0])
+        torch.testing.assert_close(candidates.features[row][real], served.features[0])
+        basket = catalogue.find(
+            np.unique(histories.rows["item_id"][cut : histories.basket_end[cut]])
+        )
+        hit = np.isin(candidates.items[row], basket) & real.numpy()
+        np.testing.assert_allclose(weights[row], hit / len(basket), rtol=1e-6)
+
+
 def test_a_large_lifecycle_is_sampled_evenly(event_log: EventLog, bundle: Bundle) -> None:
     history = HistoryConfig(recent_len=4, mid_term_len=8, chunk_len=4, max_history=1000)
-    builder = BatchBuilder(
-        build_histories(event_log), bundle.catalogue, SMALL.network.features, history, 5
-    )
+    builder = BatchBuilder(build_histories(event_log), bundle.catalogue, SMALL.network, history, 5)
     cut = builder.histories.held_out_cuts[0]
     batch = builder.build(np.array([cut]), 4, 8, None)
     start, boundary = builder.histories.user_start[cut], history.lifecycle_boundary(60)
@@ -113,12 +135,14 @@ def test_training_is_repeatable_and_reports(
     report = train(event_log, None, SMALL, tmp_path / "again", Progress(disable=True))
     one, two = (load_file(p / "network.safetensors") for p in (bundle_path, tmp_path / "again"))
     assert all(torch.equal(one[name], two[name]) for name in one)
-    assert [stage["name"] for stage in report["stages"]] == ["dense", "indexer", "selection"]
-    assert sum(stage["steps"] for stage in report["stages"]) == SMALL.max_steps
-    assert report["stages"][0]["kept_attention_mass"] is None
-    assert 0 < report["stages"][2]["kept_attention_mass"] <= 1
-    assert report["stages"][0]["kept_by_top_k"] == {}
-    kept = report["stages"][1]["kept_by_top_k"]
+    names = [stage["name"] for stage in report["stages"]]
+    assert names == ["repeats", "dense", "indexer", "selection"]
+    assert report["stages"][0]["steps"] <= SMALL.max_steps
+    assert sum(stage["steps"] for stage in report["stages"][1:]) == SMALL.max_steps
+    assert report["stages"][1]["kept_attention_mass"] is None
+    assert 0 < report["stages"][3]["kept_attention_mass"] <= 1
+    assert report["stages"][1]["kept_by_top_k"] == {}
+    kept = report["stages"][2]["kept_by_top_k"]
     assert list(kept) == ["64", "128", "256", "512", "1024"]
     assert kept["64"] == pytest.approx(1)  # no user has more than sixteen
     assert report["bundle_version"] == load_bundle(tmp_path / "again").version

@@ -89,7 +89,7 @@ def test_training_contexts_are_what_a_store_serves(bundle: Bundle, log: Log) -> 
     except Exception as error:  # nobody has three baskets
         assert "three baskets" in str(error)  # noqa: PT017
         return
-    builder = BatchBuilder(histories, bundle.catalogue, features, log.history, 1_000)
+    builder = BatchBuilder(histories, bundle.catalogue, SMALL.network, log.history, 1_000)
     for cut in [*histories.train_cuts, *histories.held_out_cuts]:
         segments = served(log, int(histories.users[cut]), int(histories.rows["event_time_ms"][cut]))
         batch = builder.build(np.array([cut]), 1, 1, None)

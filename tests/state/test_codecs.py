@@ -104,8 +104,10 @@ def test_unknown_versions_are_refused() -> None:
         decode_head(value[:4] + b"\x09" + value[5:])
 
 
-@given(st.integers(0, 5), st.integers(0, 6), st.binary(max_size=50))
-def test_summary_comes_back(num_tokens: int, width: int, accumulators: bytes) -> None:
+@given(st.integers(0, 5), st.integers(0, 6), st.binary(max_size=50), st.binary(max_size=50))
+def test_summary_comes_back(
+    num_tokens: int, width: int, accumulators: bytes, item_statistics: bytes
+) -> None:
     tokens = np.arange(num_tokens * width, dtype=np.float32).reshape(num_tokens, width)
     summary = Summary(
         bundle_version="v1",
@@ -114,10 +116,12 @@ def test_summary_comes_back(num_tokens: int, width: int, accumulators: bytes) ->
         accumulators=accumulators,
         tokens=tokens,
         built_at_ms=7,
+        item_statistics=item_statistics,
     )
     decoded = decode_summary(encode_summary(summary), "v1")
     assert np.array_equal(decoded.tokens, tokens)
     assert (decoded.boundary, decoded.accumulators) == (512, accumulators)
+    assert decoded.item_statistics == item_statistics
     damaged = bytearray(encode_summary(summary))
     damaged[-1] ^= 1
     with pytest.raises(CorruptValue):
@@ -177,8 +181,10 @@ def test_forgotten_items_of_version_1_stay_readable() -> None:
     assert forgotten.entries.tolist() == [(2**64 - 1, 1_000), (7, 2_000)]
 
 
-def test_summary_of_version_1_stays_readable() -> None:
-    summary = decode_summary((GOLDEN / "summary_v1.bin").read_bytes(), "v")
+@pytest.mark.parametrize(("version", "item_statistics"), [(1, b""), (2, b"statistics")])
+def test_summaries_of_all_versions_stay_readable(version: int, item_statistics: bytes) -> None:
+    summary = decode_summary((GOLDEN / f"summary_v{version}.bin").read_bytes(), "v")
+    assert summary.item_statistics == item_statistics
     assert (summary.boundary, summary.count, summary.built_at_ms) == (512, 500, 7)
     assert summary.accumulators == b"accumulators"
     assert summary.tokens.tolist() == [[0, 1, 2], [3, 4, 5]]
