@@ -1,5 +1,6 @@
 """Verifies checkpoints and the local stores of a stopped node, for `gemstream store verify`."""
 
+import os
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import asdict, dataclass, field
@@ -118,9 +119,10 @@ class StoreVerification:
     def _scratch(self, partition: int) -> Iterator[Path]:
         """Beside the stores, or among the temporary files where nothing can be written there."""
         with ExitStack() as stack:
-            try:
+            stores = self._directory.path(partition).parent
+            if not stores.exists() or os.access(stores, os.W_OK):
                 path = stack.enter_context(self._directory.scratch("verify", partition))
-            except StoreError:
+            else:
                 place = stack.enter_context(TemporaryDirectory(prefix="gemstream-verify-"))
                 path = Path(place) / f"{partition:05d}"
             yield path
