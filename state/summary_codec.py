@@ -55,5 +55,7 @@ def _open(data: bytes) -> bytes:
         )
     body = data[_ENVELOPE.size :]
     if zlib.crc32(body) != checksum:
-        raise CorruptValue("a summary fails its checksum; restore the store from a checkpoint")
+        raise CorruptValue(
+            "a summary fails its checksum; restore the store from a checkpoint that `gemstream store verify --deep` finds good"
+        )
     return body
