@@ -1,8 +1,11 @@
 """Verifies checkpoints and the local stores of a stopped node, for `gemstream store verify`."""
 
-from collections.abc import Callable
-from contextlib import suppress
+import os
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 from state.errors import (
@@ -11,6 +14,7 @@ from state.errors import (
     DamagedCheckpoint,
     StoreError,
     StoreLocked,
+    StoreNotWritable,
     UnknownFormat,
 )
 from state.key_value_store import KeyValueStore
@@ -19,8 +23,10 @@ from state.restore import CheckpointRestorer, OpenDatabase
 from state.segments import HistoryConfig
 from state.store_check import check_store
 from state.store_directory import StoreDirectory
+from state.store_view import writable_view
 
 _SHOWN_DAMAGE = 50
+_IN_USE = "not checked: in use; stop the state node first"
 
 
 @dataclass
@@ -101,7 +107,7 @@ class StoreVerification:
                 report.damage = [f"checkpoint {report.name}: {fault}" for fault in faults]
                 return report
             self._tell(f"partition {report.partition}: reading checkpoint {report.name} ...")
-            with self._directory.scratch("verify", report.partition) as scratch:
+            with self._scratch(report.partition) as scratch:
                 database = restorer.fetch(manifest, scratch)
                 damage = self._found(database, report.partition)[1]
                 report.damage = [f"checkpoint {report.name}: {each}" for each in damage]
@@ -109,22 +115,51 @@ class StoreVerification:
             report.damage.append("; ".join([str(error), *getattr(error, "__notes__", [])]))
         return report
 
+    @contextmanager
+    def _scratch(self, partition: int) -> Iterator[Path]:
+        """Beside the stores, or among the temporary files where nothing can be written there."""
+        with ExitStack() as stack:
+            stores = self._directory.path(partition).parent
+            if not stores.exists() or os.access(stores, os.W_OK):
+                path = stack.enter_context(self._directory.scratch("verify", partition))
+            else:
+                place = stack.enter_context(TemporaryDirectory(prefix="gemstream-verify-"))
+                path = Path(place) / f"{partition:05d}"
+            yield path
+
     def _check_store(self, partition: int) -> LocalReport:
         report = LocalReport(partition)
         path = self._directory.path(partition)
         self._tell(f"partition {partition}: reading {path} ...")
         try:
-            database = self._open_database(path)
+            self._read_store(path, report)
+        except StoreNotWritable:
+            self._check_unwritable(path, report)
         except StoreLocked:
-            report.left_out = "not checked: in use; stop the state node first"
+            report.left_out = _IN_USE
         except (CorruptValue, StoreError) as error:
             report.damage.append(str(error))
-        else:
-            with suppress(CorruptValue):  # it is named below
-                position = read_position(database)
-                report.next_offset = position.next_offset if position else 0
-            (report.users, report.records), report.damage = self._found(database, partition)
         return report
+
+    def _check_unwritable(self, path: Path, report: LocalReport) -> None:
+        try:
+            with writable_view(path) as view:
+                try:
+                    self._read_store(view, report)
+                except (CorruptValue, StoreError) as error:
+                    report.damage.append(str(error))
+                report.damage = [each.replace(str(view), str(path)) for each in report.damage]
+        except StoreLocked:
+            report.left_out = _IN_USE
+        except StoreError as error:
+            report.left_out = f"not checked: {error}"
+
+    def _read_store(self, path: Path, report: LocalReport) -> None:
+        database = self._open_database(path)
+        with suppress(CorruptValue):  # it is named below
+            position = read_position(database)
+            report.next_offset = position.next_offset if position else 0
+        (report.users, report.records), report.damage = self._found(database, report.partition)
 
     def _found(self, database: KeyValueStore, partition: int) -> tuple[tuple[int, int], list[str]]:
         """The counts of users and records, and what is wrong; closes the database."""

@@ -63,7 +63,7 @@ def decode_rows(data: bytes) -> Rows:
     payload = data[_HEADER.size :]
     if zlib.crc32(payload, zlib.crc32(data[:_CHECKED])) != checksum:
         raise CorruptValue(
-            f"a block of {count} interactions fails its checksum; restore the store from a checkpoint"
+            f"a block of {count} interactions fails its checksum; restore the store from a checkpoint that `gemstream store verify --deep` finds good"
         )
     if flags & _AS_RECORDS:
         return np.frombuffer(payload, INTERACTION, count)

@@ -38,6 +38,6 @@ def decode_forgotten(data: bytes) -> ForgottenItems:
     body = data[_ENVELOPE.size :]
     if zlib.crc32(body) != checksum:
         raise CorruptValue(
-            "a list of forgotten items fails its checksum; restore the store from a checkpoint"
+            "a list of forgotten items fails its checksum; restore the store from a checkpoint that `gemstream store verify --deep` finds good"
         )
     return ForgottenItems(np.frombuffer(body, FORGOTTEN))

@@ -100,4 +100,6 @@ def _check(value: bytes) -> None:
         )
     whole = value[5] <= MAX_OPEN and len(value) == _FIXED + value[5] * INTERACTION.itemsize
     if not whole or zlib.crc32(memoryview(value)[_CHECKED:]).to_bytes(4, "little") != value[:4]:
-        raise CorruptValue("a head fails its checksum; restore the store from a checkpoint")
+        raise CorruptValue(
+            "a head fails its checksum; restore the store from a checkpoint that `gemstream store verify --deep` finds good"
+        )

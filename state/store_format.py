@@ -84,6 +84,7 @@ def _check_position(store: KeyValueStore) -> None:
     (position,) = store.get(Family.SYSTEM, [keys.POSITION_KEY])
     if position is None and next(store.scan(Family.USERS, *keys.all_users()), None) is not None:
         raise CorruptValue(
-            "the store has users but no position in the log: a part of it is gone; keep a copy, then restore a "
-            "checkpoint: gemstream store restore"
+            "the store has users but no position in the log: a part of it is gone; keep a copy; "
+            "`gemstream store verify --deep` finds the newest good checkpoint, `gemstream store restore --partition N "
+            "--offset O --discard-newer` brings it"
         )

@@ -64,5 +64,7 @@ def _open(data: bytes) -> tuple[struct.Struct, bytes]:
         )
     body = data[_ENVELOPE.size :]
     if zlib.crc32(body) != checksum:
-        raise CorruptValue("a summary fails its checksum; restore the store from a checkpoint")
+        raise CorruptValue(
+            "a summary fails its checksum; restore the store from a checkpoint that `gemstream store verify --deep` finds good"
+        )
     return _FIXED[version], body

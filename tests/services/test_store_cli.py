@@ -6,8 +6,13 @@ from pathlib import Path
 
 import pytest
 
+from services.cli.output import print_table
+from services.store_verification import StoreVerification
+from state.errors import StoreNotWritable
+from state.key_value_store import KeyValueStore
 from tests.services.calls import Done, call
-from tests.state.checkpointing import PARTITION, Machine, add, contents
+from tests.state.builders import SMALL
+from tests.state.checkpointing import PARTITION, Machine, add, contents, open_rocks
 
 
 class Site:
@@ -175,3 +180,33 @@ def test_restore_reads_the_copy_first(site: Site) -> None:
     done = site.call("restore", "--partition", "3", "--offset", "100", "--discard-newer")
     assert done.code == 0
     assert site.machine.restored() == site.then
+
+
+def test_verify_reads_a_directory_that_cannot_be_written(site: Site) -> None:
+    path = site.machine.directory.path(PARTITION)
+    before = sorted((each.name, each.stat().st_mtime_ns) for each in path.iterdir())
+
+    def open_elsewhere(place: Path) -> KeyValueStore:
+        if place == path:
+            raise StoreNotWritable("Read-only file system")
+        return open_rocks(place)
+
+    verification = StoreVerification(None, site.machine.directory, SMALL, open_elsewhere, print)
+    (report,) = verification.check_stores(None)
+    assert (report.next_offset, report.users, report.damage) == (170, 5, [])
+    assert before == sorted((each.name, each.stat().st_mtime_ns) for each in path.iterdir())
+    table = max(path.glob("*.sst"), key=lambda each: each.stat().st_size)
+    data = bytearray(table.read_bytes())
+    data[200] ^= 1
+    table.write_bytes(data)
+    (report,) = verification.check_stores(None)
+    assert any(str(table) in each for each in report.damage)
+
+
+def test_a_narrow_table_loses_no_digit(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("COLUMNS", "40")
+    print_table("title", ["partition", "next offset", "result"], [(3, "1" * 60, "z" * 60)])
+    shown = capsys.readouterr().out
+    assert (shown.count("1"), shown.count("z")) == (60, 60)
