@@ -28,6 +28,8 @@ class Beams:
     """[B, W]: log-probability of the whole SID."""
     generator_log_probs: Tensor
     """[B, W]: the generator's alone; the same without a mixture."""
+    dropped_log_probs: Tensor
+    """[B]: no SID outside the beams has a larger log-probability; -inf where none was left out."""
 
 
 def beam_search(
@@ -36,29 +38,55 @@ def beam_search(
     num_requests: int,
     beam_width: int,
     mixture: RepeatMixture | None = None,
+    max_per_first_code: int | None = None,
 ) -> Beams:
-    """The `beam_width` best SIDs per request; exact as soon as no level has more nodes than beams.
+    """The `beam_width` best SIDs per request, as far as greedy pruning finds them.
 
-    Beams compete by log P(prefix): the generator's, or with a `mixture` generator and repeats together.
+    Beams compete by log P(prefix): the generator's, or with a `mixture` generator and repeats together. It bounds all
+    SIDs with that prefix, so beams no worse than `dropped_log_probs` are proven to be the best there are. At most
+    `max_per_first_code` beams share their first code.
     """
-    nodes = torch.zeros(num_requests, 1, dtype=torch.int64)
-    codes = torch.zeros(num_requests, 1, 0, dtype=torch.int64)
-    generator = torch.zeros(num_requests, 1)
-    log_probs = generator
+    nodes = torch.zeros(num_requests, 1, dtype=torch.int64, device=trie.device)
+    codes = nodes.new_zeros(num_requests, 1, 0)
+    log_probs = generator = torch.zeros(num_requests, 1, device=trie.device)
+    dropped = generator.new_full((num_requests,), -torch.inf)
     for level in range(trie.num_levels):
         children, child_log_probs = trie.child_log_probs(level, nodes, score_next(codes))
         child_nodes = children.nodes.flatten(1)
         totals = candidates = (generator[..., None] + child_log_probs).flatten(1)
         if mixture is not None:
-            row_nodes = trie.nodes_of(mixture.sids, level)
-            share = mixture.share_of_nodes(row_nodes, trie.num_nodes(level)).gather(1, child_nodes)
-            totals = mixture.mix(candidates, share).masked_fill(
-                candidates == -torch.inf, -torch.inf
-            )
-        log_probs, chosen = totals.topk(min(beam_width, totals.shape[1]), dim=1)
-        generator = candidates.gather(1, chosen)
+            totals = _with_repeats(mixture, trie, level, child_nodes, candidates)
+        if max_per_first_code is not None and level:
+            first_codes = codes[..., :1].expand(-1, -1, children.codes.shape[-1]).flatten(1)
+            beyond = _places_in_group(totals, first_codes) >= max_per_first_code
+            dropped = dropped.maximum(totals.masked_fill(~beyond, -torch.inf).amax(1))
+            totals = totals.masked_fill(beyond, -torch.inf)
+        best, order = totals.topk(min(beam_width + 1, totals.shape[1]), dim=1)
+        if best.shape[1] > beam_width:
+            dropped = dropped.maximum(best[:, -1])
+        log_probs, chosen = best[:, :beam_width], order[:, :beam_width]
+        generator = candidates.gather(1, chosen).masked_fill(log_probs == -torch.inf, -torch.inf)
         nodes = child_nodes.gather(1, chosen)
         parents = (chosen // children.codes.shape[-1])[..., None].expand(-1, -1, level)
         next_codes = children.codes.flatten(1).gather(1, chosen)
         codes = torch.cat([codes.gather(1, parents), next_codes[..., None]], -1)
-    return Beams(nodes, codes, log_probs, generator)
+    return Beams(nodes, codes, log_probs, generator, dropped)
+
+
+def _with_repeats(
+    mixture: RepeatMixture, trie: Trie, level: int, child_nodes: Tensor, candidates: Tensor
+) -> Tensor:
+    """[B, N]: log P of the candidates' prefixes, generator and repeats together; padding stays -inf."""
+    row_nodes = trie.nodes_of(mixture.sids, level)
+    share = mixture.share_of_nodes(row_nodes, trie.num_nodes(level)).gather(1, child_nodes)
+    return mixture.mix(candidates, share).masked_fill(candidates == -torch.inf, -torch.inf)
+
+
+def _places_in_group(totals_BN: Tensor, groups_BN: Tensor) -> Tensor:
+    """[B, N]: how many of the same group precede each, best first."""
+    best_first = totals_BN.argsort(dim=1, descending=True, stable=True)
+    by_group = groups_BN.gather(1, best_first).argsort(dim=1, stable=True)
+    order = best_first.gather(1, by_group)
+    groups = groups_BN.gather(1, order)
+    places = torch.arange(order.shape[1], device=order.device) - torch.searchsorted(groups, groups)
+    return torch.empty_like(places).scatter_(1, order, places)

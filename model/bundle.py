@@ -2,7 +2,8 @@
 
 bundle.json              manifest: format version, configs, catalogue fingerprint, training report, sha256 of each file
 network.safetensors      weights
-tokenizer.safetensors    codebooks
+tokenizer.safetensors    codebooks, and an RQ-VAE's layers
+item_vectors.safetensors vectors of the catalogue's items in its order, and the text encoder's weights
 catalogue.safetensors    columns of the catalogue
 titles.json              its titles
 """
@@ -24,17 +25,20 @@ import safetensors.torch
 from model.catalogue import Catalogue
 from model.errors import BundleError, ModelError
 from model.network import Network, NetworkConfig
-from model.tokenizer.residual_kmeans import ResidualKMeans
+from model.tokenizer.fitting import restore_tokenizer
+from model.tokenizer.item_vectors import ItemVectors
+from model.tokenizer.item_vectors_file import read_item_vectors, write_item_vectors
 from model.tokenizer.tokenizer import Tokenizer, TokenizerConfig
 from model.trie import Trie
 from state.errors import StateError
 from state.segments import HistoryConfig
 
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
 MANIFEST = "bundle.json"
-_NETWORK, _TOKENIZER = "network.safetensors", "tokenizer.safetensors"
-_CATALOGUE, _TITLES = "catalogue.safetensors", "titles.json"
-_FILES = (_NETWORK, _TOKENIZER, _CATALOGUE, _TITLES)
+NETWORK, _TOKENIZER = "network.safetensors", "tokenizer.safetensors"
+ITEM_VECTORS = "item_vectors.safetensors"
+CATALOGUE, _TITLES = "catalogue.safetensors", "titles.json"
+FILES = (NETWORK, _TOKENIZER, ITEM_VECTORS, CATALOGUE, _TITLES)
 _VERSION_DIGITS = 12
 
 _converter = cattrs.Converter(forbid_extra_keys=True)
@@ -51,6 +55,8 @@ class Bundle:
     history: HistoryConfig
     tokenizer: Tokenizer
     tokenizer_config: TokenizerConfig
+    item_vectors: ItemVectors
+    """Rows as the catalogue's items."""
     catalogue: Catalogue
     trie: Trie
     training_report: dict[str, Any]
@@ -64,6 +70,8 @@ class Trained:
     history: HistoryConfig
     tokenizer: Tokenizer
     tokenizer_config: TokenizerConfig
+    item_vectors: ItemVectors
+    """Rows as the catalogue's items."""
     catalogue: Catalogue
     training_report: dict[str, Any]
 
@@ -101,12 +109,15 @@ def load_bundle(path: Path) -> Bundle:
 
     Raises BundleError for one that is missing, damaged, of an unknown format, or whose parts do not fit together.
     """
-    manifest_bytes, manifest = _read_manifest(path)
-    for name in _FILES:
-        _verify(path / name, manifest["sha256"].get(name))
+    version, manifest = read_manifest(path)
+    for name in FILES:
+        verify_file(path / name, manifest["sha256"].get(name))
     try:
-        return _assemble(path, _version(manifest_bytes), manifest)
-    except (KeyError, TypeError, RuntimeError, ValueError, cattrs.BaseValidationError) as error:
+        return _assemble(path, version, manifest)
+    except cattrs.BaseValidationError as error:
+        faults = "; ".join(cattrs.transform_error(error, path="", format_exception=_phrase))
+        raise BundleError(f"{path}: its parts do not fit together: {faults}") from error
+    except (KeyError, TypeError, RuntimeError, ValueError) as error:
         raise BundleError(f"{path}: its parts do not fit together: {error}") from error
     except (ModelError, StateError, safetensors.SafetensorError) as error:
         raise BundleError(f"{path}: {error}") from error
@@ -122,10 +133,10 @@ def _assemble(path: Path, version: str, manifest: dict[str, Any]) -> Bundle:
         tokenizer_config.num_levels,
         tokenizer_config.codebook_size,
     )
-    network.load_state_dict(safetensors.torch.load_file(path / _NETWORK))
-    codebooks = safetensors.torch.load_file(path / _TOKENIZER)["codebooks"]
+    network.load_state_dict(safetensors.torch.load_file(path / NETWORK))
+    tokenizer_tensors = safetensors.torch.load_file(path / _TOKENIZER)
     titles = json.loads((path / _TITLES).read_text("utf-8"))
-    catalogue = Catalogue(safetensors.numpy.load_file(path / _CATALOGUE), titles)
+    catalogue = Catalogue(safetensors.numpy.load_file(path / CATALOGUE), titles)
     if catalogue.fingerprint != manifest["catalogue_fingerprint"]:
         raise BundleError(
             f"the catalogue's fingerprint is {catalogue.fingerprint}, "
@@ -136,8 +147,9 @@ def _assemble(path: Path, version: str, manifest: dict[str, Any]) -> Bundle:
         path=path,
         network=network.eval().requires_grad_(False),
         history=history,
-        tokenizer=ResidualKMeans(codebooks),
+        tokenizer=restore_tokenizer(tokenizer_config, tokenizer_tensors),
         tokenizer_config=tokenizer_config,
+        item_vectors=read_item_vectors(path / ITEM_VECTORS, len(catalogue)),
         catalogue=catalogue,
         trie=Trie(catalogue.sids_SD, catalogue.sid_counts_S),
         training_report=manifest["training_report"],
@@ -147,10 +159,10 @@ def _assemble(path: Path, version: str, manifest: dict[str, Any]) -> Bundle:
 def _write_files(trained: Trained, directory: Path) -> bytes:
     """All files; returns the manifest's bytes."""
     weights = {name: tensor.contiguous() for name, tensor in trained.network.state_dict().items()}
-    safetensors.torch.save_file(weights, directory / _NETWORK)
-    codebooks = {"codebooks": trained.tokenizer.codebooks.contiguous()}
-    safetensors.torch.save_file(codebooks, directory / _TOKENIZER)
-    safetensors.numpy.save_file(trained.catalogue.columns, directory / _CATALOGUE)
+    safetensors.torch.save_file(weights, directory / NETWORK)
+    safetensors.torch.save_file(trained.tokenizer.tensors(), directory / _TOKENIZER)
+    write_item_vectors(trained.item_vectors, directory / ITEM_VECTORS)
+    safetensors.numpy.save_file(trained.catalogue.columns, directory / CATALOGUE)
     (directory / _TITLES).write_text(json.dumps(trained.catalogue.titles), "utf-8")
     manifest = {
         "format_version": FORMAT_VERSION,
@@ -159,14 +171,15 @@ def _write_files(trained: Trained, directory: Path) -> bytes:
         "tokenizer": dataclasses.asdict(trained.tokenizer_config),
         "catalogue_fingerprint": trained.catalogue.fingerprint,
         "training_report": trained.training_report,
-        "sha256": {name: _sha256(directory / name) for name in _FILES},
+        "sha256": {name: _sha256(directory / name) for name in FILES},
     }
     data = json.dumps(manifest, indent=2, sort_keys=True).encode()
     (directory / MANIFEST).write_bytes(data)
     return data
 
 
-def _read_manifest(path: Path) -> tuple[bytes, dict[str, Any]]:
+def read_manifest(path: Path) -> tuple[str, dict[str, Any]]:
+    """Version and manifest of a bundle. Raises BundleError when it is missing, damaged or of another format."""
     try:
         data = (path / MANIFEST).read_bytes()
     except OSError as error:
@@ -185,16 +198,22 @@ def _read_manifest(path: Path) -> tuple[bytes, dict[str, Any]]:
         raise _damaged(path, "it lacks format_version or sha256") from error
     if found != FORMAT_VERSION:
         raise BundleError(
-            f"{path} has bundle format {found}; this release reads format {FORMAT_VERSION}"
+            f"{path} has bundle format {found}; this release reads format {FORMAT_VERSION}: "
+            "make a new one with `gemstream train`"
         )
-    return data, manifest
+    return _version(data), manifest
+
+
+def _phrase(error: BaseException, _: type | None) -> str:
+    return str(error)
 
 
 def _damaged(path: Path, fault: str) -> BundleError:
     return BundleError(f"{path / MANIFEST} is damaged: {fault}; copy the bundle again")
 
 
-def _verify(file: Path, expected: str | None) -> None:
+def verify_file(file: Path, expected: str | None) -> None:
+    """Raises BundleError when a file is missing, or its sha256 is not the manifest's."""
     if not file.is_file():
         raise BundleError(f"{file} is missing; copy the bundle again")
     if _sha256(file) != expected:

@@ -1,7 +1,7 @@
 """The items that can be recommended, each with its SID, and the buckets of items that share one."""
 
 import hashlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -115,6 +115,24 @@ class Catalogue:
         """Indices of items by id; -1 where the catalogue has no such item."""
         places = np.searchsorted(self._sorted_ids, item_ids).clip(max=len(self) - 1)
         return np.where(self._sorted_ids[places] == item_ids, self._by_id[places], -1)
+
+    def with_items(
+        self, items: Sequence[CatalogueItem], sids_ND: npt.NDArray[np.int64]
+    ) -> "Catalogue":
+        """A catalogue with more items, of no events yet. Raises CatalogueError for an item that is there already."""
+        more = {
+            "item_ids": [item.item_id for item in items],
+            "author_ids": [item.author_id for item in items],
+            "tags": [item.tag for item in items],
+            "durations_ms": [item.duration_ms for item in items],
+            "counts": [0] * len(items),
+            "sids": sids_ND,
+        }
+        columns = {
+            name: np.concatenate([column, np.asarray(more[name], column.dtype)])
+            for name, column in self.columns.items()
+        }
+        return Catalogue(columns, [*self.titles, *(item.title for item in items)])
 
     def by_popularity(self) -> npt.NDArray[np.int64]:
         """Indices of items, most events first; ties by item id."""

@@ -7,12 +7,16 @@ states [BOS, codes of sequence 1, codes of sequence 2, ...], H width, N keys of 
 """
 
 from dataclasses import dataclass, field
+from typing import Literal
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional
 
 from model.layers import Attention, FeedForward, LayerConfig, Segment
-from model.mid_term import Indexer, MidTermConfig, kept_mass
+from model.mid_term import KEPT_AT, Indexer, MidTermConfig, kept_mass, teacher_from_logits
+
+Residual = Literal["one", "literal"]
 
 
 @dataclass(frozen=True)
@@ -30,6 +34,14 @@ class IndexerTrace:
 
     losses: list[Tensor] = field(default_factory=list)
     kept: list[Tensor] = field(default_factory=list)
+    """[B']: the attention mass that the block's own top-k keeps, for the contexts with a mid-term segment."""
+    kept_at: list[Tensor] = field(default_factory=list)
+    """[B', len(KEPT_AT)]: the same for other numbers of kept interactions."""
+
+    def kept_by_top_k(self) -> dict[int, float]:
+        """Mean kept attention mass over blocks and contexts for every k of KEPT_AT; empty without any context."""
+        rows = [row for row in self.kept_at if len(row)]
+        return dict(zip(KEPT_AT, torch.cat(rows).mean(0).tolist(), strict=True)) if rows else {}
 
 
 class StreamBranch(nn.Module):
@@ -50,18 +62,21 @@ class StreamBranch(nn.Module):
         update = attended + self.ffn(self.ffn_norm(states_BQH + attended))
         return self.dropout(update) * segment.present[:, None, None]
 
-    def teacher(self, states_BQH: Tensor, segment: Segment) -> Tensor:
-        """[B, N]: the attention of all queries and heads, averaged."""
-        queries = self.query_norm(states_BQH)
-        return self.attention.weights(queries, segment.vectors, segment.mask).mean((1, 2))
+    def logits(self, states_BQH: Tensor, segment: Segment) -> Tensor:
+        """[B, A, Q, N]: the attention's logits."""
+        return self.attention.logits(self.query_norm(states_BQH), segment.vectors, segment.mask)
 
 
 class DecoderBlock(nn.Module):
-    """D' = causal self-attention, D = D' + the sum of the three branches' updates; no learned fusion."""
+    """D' = causal self-attention, D = D' + the sum of the three branches' updates; no learned fusion.
 
-    def __init__(self, layer: LayerConfig, mid_term: MidTermConfig) -> None:
+    The "literal" residual is the sum of the three D_s as printed, which holds D' three times.
+    """
+
+    def __init__(self, layer: LayerConfig, mid_term: MidTermConfig, residual: Residual) -> None:
         """One branch per stream, and the indexer."""
         super().__init__()
+        self.residual_weight = 3.0 if residual == "literal" else 1.0
         self.self_norm = nn.RMSNorm(layer.width)
         self.self_attention = Attention(layer)
         self.recent = StreamBranch(layer)
@@ -91,7 +106,7 @@ class DecoderBlock(nn.Module):
             update = update + self.mid_term(states_BQH, selected)
         if context.lifecycle.vectors.shape[1]:
             update = update + self.lifecycle(states_BQH, context.lifecycle)
-        return states_BQH + update
+        return self.residual_weight * states_BQH + update
 
     def _selected(
         self, states_BQH: Tensor, segment: Segment, select: bool, trace: IndexerTrace | None
@@ -99,27 +114,38 @@ class DecoderBlock(nn.Module):
         """The mid-term segment, cut down to the top-k when `select`; the BOS state (query 0) asks for all beams."""
         if trace is None and (not select or segment.mask.shape[1] <= self.indexer.config.top_k):
             return segment
-        scores = self.indexer(states_BQH[:, 0], segment.vectors)
+        query_BH = states_BQH[:, 0]
+        if self.residual_weight > 1:  # states that triple with every block would triple the scores
+            query_BH = functional.rms_norm(query_BH, query_BH.shape[-1:])
+        scores = self.indexer(query_BH, segment.vectors)
         attended, attended_scores = segment, scores
         if select:
             attended_scores, attended = self.indexer.select(scores, segment)
         if trace is not None:
             with torch.no_grad():
-                dense = self.mid_term.teacher(states_BQH, segment)
-                sparse = self.mid_term.teacher(states_BQH, attended) if select else dense
-            trace.losses.append(self.indexer.loss(attended_scores, sparse, attended.mask))
-            top_k = self.indexer.config.top_k
-            trace.kept.append(kept_mass(scores.detach(), dense, segment.mask, top_k))
+                dense = self.mid_term.logits(states_BQH, segment)
+                sparse = self.mid_term.logits(states_BQH, attended) if select else dense
+                teacher = teacher_from_logits(sparse, self.indexer.config.teacher)
+                attention = teacher_from_logits(dense, "mean_of_softmaxes")
+                top_ks = (self.indexer.config.top_k, *KEPT_AT)
+                kept = kept_mass(scores, attention, segment.mask, top_ks)
+            trace.losses.append(self.indexer.loss(attended_scores, teacher, attended.mask))
+            trace.kept.append(kept[:, 0])
+            trace.kept_at.append(kept[:, 1:])
         return attended
 
 
 class Decoder(nn.Module):
     """L blocks over [BOS, codes]."""
 
-    def __init__(self, layer: LayerConfig, mid_term: MidTermConfig, num_blocks: int) -> None:
+    def __init__(
+        self, layer: LayerConfig, mid_term: MidTermConfig, num_blocks: int, residual: Residual
+    ) -> None:
         """Blocks and the final norm."""
         super().__init__()
-        self.blocks = nn.ModuleList(DecoderBlock(layer, mid_term) for _ in range(num_blocks))
+        self.blocks = nn.ModuleList(
+            DecoderBlock(layer, mid_term, residual) for _ in range(num_blocks)
+        )
         self.norm = nn.RMSNorm(layer.width)
 
     def forward(

@@ -3,7 +3,8 @@
 ModelError
 ├── ModelConfigError    a setting outside its limits, or settings that do not fit together
 ├── CatalogueError      an items file or catalogue that cannot be used
-├── SummaryError        a summary from another bundle, or accumulators of the wrong size
+├── SummaryError        a summary from another bundle, accumulators of the wrong size, parts that overlap
+│   └── RescanNeeded    what shall be forgotten cannot be subtracted
 ├── TrainingError       an event log that cannot be trained on
 ├── TrainingRunError    a run directory that cannot be used
 ├── TrainingStopped     a signal stopped a run; its checkpoint is written
@@ -24,7 +25,11 @@ class CatalogueError(ModelError):
 
 
 class SummaryError(ModelError):
-    """A summary belongs to another bundle, or its accumulators have the wrong layout."""
+    """A summary belongs to another bundle, has the wrong layout, or cannot be what it is said to be."""
+
+
+class RescanNeeded(SummaryError):
+    """An interaction to be forgotten is among the kept keys; the history must be compressed again without it."""
 
 
 class TrainingError(ModelError):

@@ -19,7 +19,7 @@ _PERIODS_MS = tuple(_DAY_MS * days for days in (1, 7, 30, 91, 365, 1461))
 _NUM_DENSE = NUM_KINDS + 2 * len(_PERIODS_MS)
 _LOG_BUCKETS_PER_OCTAVE = 2
 _NUM_LOG_BUCKETS = 32 * _LOG_BUCKETS_PER_OCTAVE + 1
-_VID = 0
+_SALT = 0x9E3779B97F4A7C15
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,6 +27,8 @@ class FeatureConfig:
     """Sizes of the embedding tables. Raises ModelConfigError when one is too small."""
 
     item_buckets: int = 131_072
+    item_hashes: int = 1
+    """Rows of the item table that are summed for an id: with two, items rarely share all of their rows."""
     author_buckets: int = 8_192
     tag_buckets: int = 4_096
     small_width: int = 16
@@ -40,17 +42,19 @@ class FeatureConfig:
                 f"item_buckets is {self.item_buckets}, author_buckets {self.author_buckets}, tag_buckets "
                 f"{self.tag_buckets}; each must be at least 2"
             )
-        if self.small_width < 1 or self.mlp_width < 1:
+        if min(self.item_hashes, self.small_width, self.mlp_width) < 1:
             raise ModelConfigError(
-                f"small_width is {self.small_width} and mlp_width {self.mlp_width}; both must be at least 1"
+                f"item_hashes is {self.item_hashes}, small_width {self.small_width}, mlp_width {self.mlp_width}; "
+                "each must be at least 1"
             )
 
 
 @dataclass(frozen=True)
 class ItemTensors:
-    """Interactions as tensors: `ids` [..., 5] int64 table rows, `dense` [..., F] float32."""
+    """Interactions as tensors: `ids` int64 table rows, `dense` [..., F] float32."""
 
     ids: Tensor
+    """[..., item_hashes + 4]: of the item table, then one of each other table."""
     dense: Tensor
 
     def __getitem__(self, index: Tensor) -> "ItemTensors":
@@ -66,7 +70,7 @@ def to_tensors(rows: Rows, config: FeatureConfig) -> ItemTensors:
     """Interactions [N] to tensors: the one place where numpy columns become model input. Zeros mean "missing"."""
     ids = np.stack(
         [
-            hash_buckets(rows["item_id"], config.item_buckets),
+            *_item_buckets(rows["item_id"], config),
             hash_buckets(rows["author_id"], config.author_buckets),
             hash_buckets(rows["tag"].astype(np.uint64), config.tag_buckets),
             _log_buckets(rows["play_time_ms"]),
@@ -80,14 +84,26 @@ def to_tensors(rows: Rows, config: FeatureConfig) -> ItemTensors:
     return ItemTensors(torch.from_numpy(ids), torch.from_numpy(dense))
 
 
-def hash_buckets(ids: npt.NDArray[np.uint64], num_buckets: int) -> npt.NDArray[np.int64]:
-    """64-bit ids to [1, num_buckets) by the splitmix64 finaliser; id 0 to bucket 0."""
-    x = np.ascontiguousarray(ids, np.uint64)
+def hash_buckets(
+    ids: npt.NDArray[np.uint64], num_buckets: int, salt: int = 0
+) -> npt.NDArray[np.int64]:
+    """64-bit ids to [1, num_buckets) by the splitmix64 finaliser of id XOR salt; id 0 to bucket 0."""
+    x = ids.astype(np.uint64) ^ np.uint64(salt)
     x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
     x = x ^ (x >> np.uint64(31))
     buckets = 1 + (x % np.uint64(num_buckets - 1)).astype(np.int64)
     return np.where(ids == 0, 0, buckets)
+
+
+def _item_buckets(
+    item_ids: npt.NDArray[np.uint64], config: FeatureConfig
+) -> list[npt.NDArray[np.int64]]:
+    """The item table's rows of every id, one array per hash."""
+    return [
+        hash_buckets(item_ids, config.item_buckets, salt=i * _SALT % 2**64)
+        for i in range(config.item_hashes)
+    ]
 
 
 def _log_buckets(values: npt.NDArray[np.uint32]) -> npt.NDArray[np.int64]:
@@ -130,8 +146,9 @@ class ItemFeatures(nn.Module):
 
     def forward(self, items: ItemTensors) -> Tensor:
         """[...] interactions to [..., H]."""
-        vid = self.vid(items.ids[..., _VID])
-        others = [table(items.ids[..., 1 + i]) for i, table in enumerate(self.others)]
+        hashes = self.config.item_hashes
+        vid = self.vid(items.ids[..., :hashes]).sum(-2)
+        others = [table(items.ids[..., hashes + i]) for i, table in enumerate(self.others)]
         return self.dropout(vid + self.mlp(torch.cat([vid, *others, items.dense], -1)))
 
     @torch.no_grad()
@@ -139,9 +156,11 @@ class ItemFeatures(nn.Module):
         self, item_ids: npt.NDArray[np.uint64], vectors_IH: Tensor, counts: npt.NDArray[np.int64]
     ) -> None:
         """Start the item table from known vectors; items that share a bucket are averaged by their counts."""
-        buckets = torch.from_numpy(hash_buckets(item_ids, self.config.item_buckets))
-        weights = torch.from_numpy(counts.astype(np.float32))[:, None]
+        buckets = torch.from_numpy(np.concatenate(_item_buckets(item_ids, self.config)))
+        hashes = self.config.item_hashes
+        weights = torch.from_numpy(counts.astype(np.float32))[:, None].repeat(hashes, 1)
+        shares_IH = vectors_IH.repeat(hashes, 1) / hashes
         total = torch.zeros(self.config.item_buckets, 1).index_add_(0, buckets, weights)
-        summed = torch.zeros_like(self.vid.weight).index_add_(0, buckets, vectors_IH * weights)
+        summed = torch.zeros_like(self.vid.weight).index_add_(0, buckets, shares_IH * weights)
         known = total[:, 0] > 0
         self.vid.weight[known] = (summed / total.clamp(min=1))[known]

@@ -96,13 +96,13 @@ class Attention(nn.Module):
         )
         return self.out(mixed.transpose(1, 2).flatten(2))
 
-    def weights(self, queries_BQH: Tensor, keys_BNH: Tensor, mask_BN: Tensor) -> Tensor:
-        """[B, A, Q, N]: the attention weights that `forward` applies."""
+    def logits(self, queries_BQH: Tensor, keys_BNH: Tensor, mask_BN: Tensor) -> Tensor:
+        """[B, A, Q, N]: the logits whose softmax `forward` applies; -inf where masked."""
         query = self._split(self.to_query(queries_BQH))
         key = self._split(self.to_key_value(keys_BNH).chunk(2, -1)[0])
         scores = query @ key.transpose(-1, -2) / key.shape[-1] ** 0.5
         blocked = ~attendable(mask_BN)[:, None, None, :]
-        return scores.masked_fill(blocked, -torch.inf).softmax(-1)
+        return scores.masked_fill(blocked, -torch.inf)
 
     def _split(self, x_BNH: Tensor) -> Tensor:
         head_width = x_BNH.shape[-1] // self.num_heads
@@ -130,3 +130,9 @@ class EncoderLayer(nn.Module):
 def attendable(mask_BN: Tensor) -> Tensor:
     """The mask, all True where it is all False: softmax over nothing has no value."""
     return mask_BN | ~mask_BN.any(-1, keepdim=True)
+
+
+def check_choice(name: str, value: str, choices: tuple[str, ...]) -> None:
+    """Raises ModelConfigError unless the setting `name` is one of its `choices`."""
+    if value not in choices:
+        raise ModelConfigError(f"{name} is {value!r}; it must be one of {', '.join(choices)}")

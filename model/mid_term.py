@@ -3,26 +3,37 @@
 Shapes: B contexts, M mid-term interactions, K selected, H width, G indexer heads, I indexer width.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, get_args
 
 import torch
 from torch import Tensor, nn
 
 from model.errors import ModelConfigError
-from model.layers import EncoderLayer, LayerConfig, Segment
+from model.layers import EncoderLayer, LayerConfig, Segment, check_choice
+
+KEPT_AT = (64, 128, 256, 512, 1024)
+"""Numbers of kept interactions at which training reports the attention mass."""
+
+Teacher = Literal["mean_of_softmaxes", "softmax_of_sums"]
+Divergence = Literal["teacher_first", "indexer_first"]
 
 
 @dataclass(frozen=True, kw_only=True)
 class MidTermConfig:
-    """The mid-term stream. Raises ModelConfigError for impossible sizes."""
+    """The mid-term stream. Raises ModelConfigError for impossible sizes and unknown names."""
 
     num_layers: int = 1
     top_k: int = 128
     """Interactions kept per request and decoder block."""
     indexer_heads: int = 2
     indexer_width: int = 16
-    divergence: Literal["teacher_first", "as_printed"] = "teacher_first"
+    indexer_relu: bool = False
+    """ReLU of every head's score before the gate, as in DeepSeek-V3.2; without it all heads are one inner product."""
+    teacher: Teacher = "mean_of_softmaxes"
+    """What the indexer imitates: the mass that the heads attend with, or the paper's softmax of their summed logits."""
+    divergence: Divergence = "teacher_first"
     """KL(teacher || indexer), or the paper's printed KL(indexer || teacher)."""
 
     def __post_init__(self) -> None:
@@ -32,10 +43,8 @@ class MidTermConfig:
                 f"top_k is {self.top_k}, indexer_heads {self.indexer_heads}, indexer_width {self.indexer_width}: "
                 f"at least 1 each; num_layers is {self.num_layers}: at least 0"
             )
-        if self.divergence not in ("teacher_first", "as_printed"):
-            raise ModelConfigError(
-                f"divergence is {self.divergence!r}; it must be 'teacher_first' or 'as_printed'"
-            )
+        check_choice("teacher", self.teacher, get_args(Teacher))
+        check_choice("divergence", self.divergence, get_args(Divergence))
 
 
 class MidTermEncoder(nn.Module):
@@ -55,7 +64,7 @@ class MidTermEncoder(nn.Module):
 
 
 class Indexer(nn.Module):
-    """I = sum_h w_h (q_h . k_h) / sqrt(I) (GEMs after DeepSeek-V3.2, without the ReLU).
+    """I = sum_h w_h (q_h . k_h) / sqrt(I) (GEMs after DeepSeek-V3.2, whose ReLU of q_h . k_h is an option).
 
     The query is the request's BOS state, so that all beams share one selection. Inputs are detached: the indexer
     learns from its own loss only, and nothing else learns from that loss.
@@ -73,10 +82,16 @@ class Indexer(nn.Module):
     def forward(self, query_BH: Tensor, keys_BMH: Tensor) -> Tensor:
         """[B, M] scores."""
         query_BH, keys_BMH = query_BH.detach(), keys_BMH.detach()
-        query_BGI = self.to_query(query_BH).view(len(query_BH), self.config.indexer_heads, -1)
-        gated_BGI = query_BGI * self.to_gate(query_BH)[..., None]
-        scores_BM1 = self.to_key(keys_BMH) @ gated_BGI.flatten(1)[..., None]
-        return scores_BM1[..., 0] / self.config.indexer_width**0.5
+        heads, width = self.config.indexer_heads, self.config.indexer_width
+        query_BGI = self.to_query(query_BH).view(-1, heads, width) / width**0.5
+        gate_BG, keys_BMGI = self.to_gate(query_BH), self.to_key(keys_BMH)
+        if (
+            not self.config.indexer_relu
+        ):  # linear in every head's score: one inner product over all heads
+            gated_BGI = query_BGI * gate_BG[..., None]
+            return (keys_BMGI @ gated_BGI.flatten(1)[..., None])[..., 0]
+        met_BMG = torch.einsum("bmgi,bgi->bmg", keys_BMGI.unflatten(-1, (heads, width)), query_BGI)
+        return (met_BMG.relu() @ gate_BG[..., None])[..., 0]
 
     def select(self, scores_BM: Tensor, segment: Segment) -> tuple[Tensor, Segment]:
         """The top-k by score: their scores [B, K] and the segment cut down to them."""
@@ -104,9 +119,23 @@ class Indexer(nn.Module):
         return total / present_B.sum().clamp(min=1)
 
 
-def kept_mass(scores_BM: Tensor, teacher_BM: Tensor, mask_BM: Tensor, top_k: int) -> Tensor:
-    """Share of the dense attention mass that the top-k of `scores` keeps, [B']: contexts with a mid-term segment."""
-    chosen = (
-        scores_BM.masked_fill(~mask_BM, -torch.inf).topk(min(top_k, scores_BM.shape[1])).indices
-    )
-    return teacher_BM.gather(1, chosen).sum(-1)[mask_BM.any(-1)]
+def teacher_from_logits(logits_BAQM: Tensor, teacher: Teacher) -> Tensor:
+    """[B, M]: what the indexer imitates, from the dense attention's masked logits; the mean over all queries."""
+    if teacher == "mean_of_softmaxes":
+        return logits_BAQM.softmax(-1).mean((1, 2))
+    return logits_BAQM.sum(1).softmax(-1).mean(1)
+
+
+def kept_mass(
+    scores_BM: Tensor, attention_BM: Tensor, mask_BM: Tensor, top_ks: Sequence[int]
+) -> Tensor:
+    """Share of the dense attention mass that the top-k of `scores` keeps, for every k.
+
+    [B', len(top_ks)]: B' are the contexts with a mid-term segment. `attention` is the mean of the heads' softmaxes,
+    whatever the indexer's teacher: it is what sparse attention gives up.
+    """
+    present_B, most = mask_BM.any(-1), scores_BM.shape[1]
+    scores_BM = scores_BM.masked_fill(~mask_BM, -torch.inf)
+    best_BK = scores_BM.topk(min(max(top_ks), most)).indices
+    kept_BK = attention_BM.gather(1, best_BK).cumsum(-1)
+    return kept_BK[:, [min(k, most) - 1 for k in top_ks]][present_B]

@@ -5,18 +5,21 @@ Shapes: B contexts, E lifecycle tokens, T code sequences per context, P position
 """
 
 from dataclasses import dataclass, field
+from typing import Literal, get_args
 
 import torch
 from torch import Tensor, nn
 
-from model.decoder import Context, Decoder, IndexerTrace
+from model.decoder import Context, Decoder, IndexerTrace, Residual
 from model.errors import ModelConfigError
 from model.features import FeatureConfig, ItemFeatures
-from model.layers import LayerConfig, Segment
+from model.layers import LayerConfig, Segment, check_choice
 from model.lifecycle import Lifecycle, LifecycleConfig
 from model.mid_term import MidTermConfig, MidTermEncoder
 from model.recent import RecentEncoder
 from model.repeats import RepeatMixture, RepeatRows, Repeats
+
+Codebooks = Literal["separate", "tied"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,6 +32,12 @@ class NetworkConfig:
     lifecycle: LifecycleConfig = field(default_factory=LifecycleConfig)
     recent_layers: int = 1
     num_blocks: int = 2
+    residual: Residual = "one"
+    """A block's D' counts once beside the three branches' updates, or in each of them: the paper's literal sum."""
+    codebooks: Codebooks = "separate"
+    """Every level has code embeddings of its own, or all levels are tied to one table (and told apart by a vector)."""
+    tied_output: bool = True
+    """The table that embeds a level's codes also scores them, or another one does."""
 
     def __post_init__(self) -> None:
         """Check the depths."""
@@ -36,6 +45,8 @@ class NetworkConfig:
             raise ModelConfigError(
                 f"num_blocks is {self.num_blocks}: at least 1; recent_layers is {self.recent_layers}: at least 0"
             )
+        check_choice("residual", self.residual, get_args(Residual))
+        check_choice("codebooks", self.codebooks, get_args(Codebooks))
 
 
 class Network(nn.Module):
@@ -52,11 +63,18 @@ class Network(nn.Module):
         self.recent = RecentEncoder(layer, config.recent_layers, recent_len)
         self.mid_term = MidTermEncoder(layer, config.mid_term)
         self.lifecycle = Lifecycle(layer, config.lifecycle)
-        self.decoder = Decoder(layer, config.mid_term, config.num_blocks)
+        self.decoder = Decoder(layer, config.mid_term, config.num_blocks, config.residual)
         self.repeats = Repeats(layer)
         self.bos_H = nn.Parameter(torch.randn(layer.width) * layer.width**-0.5)
-        self.codebooks_DKH = nn.Parameter(
-            torch.randn(num_levels, codebook_size, layer.width) * layer.width**-0.5
+        tied = config.codebooks == "tied"
+        shape = (1 if tied else num_levels, codebook_size, layer.width)
+        self.codebooks_DKH = nn.Parameter(torch.randn(shape) * layer.width**-0.5)
+        """[1, K, H] when all levels are tied."""
+        self.output_codebooks_DKH = (
+            None if config.tied_output else nn.Parameter(self.codebooks_DKH.detach().clone())
+        )
+        self.levels_DH = (
+            nn.Parameter(torch.randn(num_levels, layer.width) * layer.width**-0.5) if tied else None
         )
 
     def encode(
@@ -81,10 +99,9 @@ class Network(nn.Module):
         trace: IndexerTrace | None = None,
     ) -> Tensor:
         """States [B, T, P + 1, H] for prefixes [B, T, P]: the last predicts level P, those before the levels before."""
-        batch, num_sequences, num_codes = codes_BTP.shape
+        batch, num_sequences, _ = codes_BTP.shape
         bos = self.bos_H.expand(batch, num_sequences, 1, -1)
-        levels = torch.arange(num_codes)
-        embedded = torch.cat([bos, self.codebooks_DKH[levels, codes_BTP]], 2)
+        embedded = torch.cat([bos, self._embed(codes_BTP)], 2)
         return self.decoder(embedded, context, select=select, trace=trace)
 
     def repeat_mixture(
@@ -96,4 +113,25 @@ class Network(nn.Module):
 
     def logits(self, states_BTH: Tensor, level: int) -> Tensor:
         """[B, T, K]: dot products with the level's codebook embeddings."""
-        return states_BTH @ self.codebooks_DKH[level].T
+        tables = (
+            self.codebooks_DKH if self.output_codebooks_DKH is None else self.output_codebooks_DKH
+        )
+        return states_BTH @ tables[0 if self.levels_DH is not None else level].T
+
+    @property
+    def code_tables(self) -> list[nn.Parameter]:
+        """What embeds codes, and what scores them where that is another table."""
+        output = self.output_codebooks_DKH
+        return [self.codebooks_DKH] if output is None else [self.codebooks_DKH, output]
+
+    @torch.no_grad()
+    def set_codebooks(self, vectors_DKH: Tensor) -> None:
+        """Start from the tokenizer's code vectors; one table for all levels starts from the first level's."""
+        for table in self.code_tables:
+            table.copy_(vectors_DKH[: len(table)])
+
+    def _embed(self, codes_BTP: Tensor) -> Tensor:
+        levels = torch.arange(codes_BTP.shape[-1], device=codes_BTP.device)
+        if self.levels_DH is None:
+            return self.codebooks_DKH[levels, codes_BTP]
+        return self.codebooks_DKH[0, codes_BTP] + self.levels_DH[levels]

@@ -1,5 +1,6 @@
 """User state in, recommended items out: encode the context, search SIDs, turn buckets into items."""
 
+from collections import Counter
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 
@@ -36,12 +37,31 @@ class Recommended:
 class Recommender:
     """Recommends from one bundle. Deterministic; holds no state of its own between calls."""
 
-    def __init__(self, bundle: Bundle, beam_width: int = 32) -> None:
-        """`beam_width`: SIDs that a search keeps, unless a call says otherwise."""
-        if beam_width < 1:
-            raise ModelConfigError(f"beam_width is {beam_width}; it must be at least 1")
+    def __init__(
+        self,
+        bundle: Bundle,
+        beam_width: int = 32,
+        *,
+        max_per_first_code: int | None = None,
+        exact: bool = False,
+    ) -> None:
+        """`beam_width`: SIDs that a search keeps, unless a call says otherwise.
+
+        `max_per_first_code`: diversity, items of an answer that share their first code; more of them where the answer
+        would otherwise be short. `exact`: search ever wider until no other
+        item can be better; costs what it costs. Raises ModelConfigError for sizes below one and for both at once.
+        """
+        if beam_width < 1 or (max_per_first_code is not None and max_per_first_code < 1):
+            raise ModelConfigError(
+                f"beam_width is {beam_width} and max_per_first_code {max_per_first_code}; each must be at least 1"
+            )
+        if exact and max_per_first_code is not None:
+            raise ModelConfigError(
+                "exact and max_per_first_code are both set: the best items and diverse ones exclude one another; drop one"
+            )
         self.bundle = bundle
         self.beam_width = beam_width
+        self._max_per_first_code, self._exact = max_per_first_code, exact
         self._by_popularity = bundle.catalogue.by_popularity()
         self._log_share = np.log(
             np.maximum(bundle.catalogue.counts, 1) / bundle.catalogue.counts.sum()
@@ -57,20 +77,39 @@ class Recommender:
     ) -> list[Recommended]:
         """The `k` best items for a user, best first; fewer only when the catalogue without `exclude` holds fewer.
 
-        When exclusions or a small beam leave too few, the search is repeated wider, up to the whole catalogue.
+        When exclusions, a small beam or diversity leave too few, the search is repeated wider, up to the whole catalogue.
         """
         width = self.beam_width if beam_width is None else beam_width
         if k < 1 or width < 1:
             raise ModelConfigError(f"k is {k} and beam_width {width}; both must be at least 1")
-        num_sids = self.bundle.trie.num_sids
+        num_sids, per_code = self.bundle.trie.num_sids, self._max_per_first_code
         context = self._context(state)
         mixture = self._repeat_mixture(state, context, exclude)
         while True:
-            beams = self._search(context, mixture, min(width, num_sids))
-            found = rank_items(beams, mixture, self.bundle.catalogue, exclude)
-            if len(found) >= k or width >= num_sids:
+            beams = self._search(context, mixture, min(width, num_sids), per_code)
+            ranked = rank_items(beams, mixture, self.bundle.catalogue, exclude)
+            found = ranked if per_code is None else self._diverse(ranked, per_code)
+            dropped = float(beams.dropped_log_probs[0])
+            nothing_left = dropped == -np.inf and len(found) == len(ranked)
+            if nothing_left or (len(found) >= k and self._settled(found[k - 1][1], dropped)):
                 return [self._recommended(index, log_prob) for index, log_prob in found[:k]]
             width *= _WIDENING
+            per_code = per_code and per_code * _WIDENING
+
+    def _diverse(self, ranked: list[tuple[int, float]], per_code: int) -> list[tuple[int, float]]:
+        """The first `per_code` items of every first code, in their order."""
+        taken: Counter[int] = Counter()
+        found = []
+        for index, log_prob in ranked:
+            first_code = self.bundle.catalogue.sid_of_item(index)[0]
+            taken[first_code] += 1
+            if taken[first_code] <= per_code:
+                found.append((index, log_prob))
+        return found
+
+    def _settled(self, last_log_prob: float, dropped: float) -> bool:
+        """An item is no more probable than its SID, so what lies above all that was dropped stays where it is."""
+        return not self._exact or last_log_prob >= dropped
 
     def popular(self, k: int, exclude: AbstractSet[int] = frozenset()) -> list[Recommended]:
         """The `k` most frequent items that are not excluded, for users of whom nothing is known."""
@@ -113,14 +152,16 @@ class Recommender:
         bos = network.decode(context, torch.zeros(1, 1, 0, dtype=torch.int64))
         return network.repeat_mixture(rows, context, bos)
 
-    def _search(self, context: Context, mixture: RepeatMixture, beam_width: int) -> Beams:
+    def _search(
+        self, context: Context, mixture: RepeatMixture, beam_width: int, per_code: int | None
+    ) -> Beams:
         network = self.bundle.network
 
         def score_next(codes_1WP: Tensor) -> Tensor:
             states = network.decode(context, codes_1WP)
             return network.logits(states[:, :, -1], codes_1WP.shape[-1])
 
-        return beam_search(score_next, self.bundle.trie, 1, beam_width, mixture)
+        return beam_search(score_next, self.bundle.trie, 1, beam_width, mixture, per_code)
 
     def _recommended(self, index: int, score: float) -> Recommended:
         catalogue = self.bundle.catalogue

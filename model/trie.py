@@ -71,6 +71,11 @@ class Trie:
         self.paths_SD = torch.from_numpy(np.stack(paths, 1))
         """The node of every SID on every level; on the last, the SID's own number."""
 
+    @property
+    def device(self) -> torch.device:
+        """Where its arrays lie."""
+        return self._sids_SD.device
+
     def codes_of(self, sids: Tensor) -> Tensor:
         """Codes [..., D] of SID numbers [...]."""
         return self._sids_SD[sids]
@@ -86,7 +91,7 @@ class Trie:
     def children(self, level: int, nodes: Tensor) -> Children:
         """Children on `level` of `nodes` [...] of the level above; the root is node 0."""
         first, behind = self._first_child[level][nodes], self._first_child[level][nodes + 1]
-        child = first[..., None] + torch.arange(self._max_children[level])
+        child = first[..., None] + torch.arange(self._max_children[level], device=nodes.device)
         real = child < behind[..., None]
         child = torch.where(real, child, first[..., None])
         return Children(child, self._codes[level][child], self._log_share[level][child], real)

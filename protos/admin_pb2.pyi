@@ -158,12 +158,14 @@ class Hole(_message.Message):
     def __init__(self, start_offset: _Optional[int] = ..., end_offset: _Optional[int] = ..., accepted_at_ms: _Optional[int] = ...) -> None: ...
 
 class TakeCheckpointsRequest(_message.Message):
-    __slots__ = ("partition", "prune")
+    __slots__ = ("partition", "prune", "full")
     PARTITION_FIELD_NUMBER: _ClassVar[int]
     PRUNE_FIELD_NUMBER: _ClassVar[int]
+    FULL_FIELD_NUMBER: _ClassVar[int]
     partition: int
     prune: bool
-    def __init__(self, partition: _Optional[int] = ..., prune: _Optional[bool] = ...) -> None: ...
+    full: bool
+    def __init__(self, partition: _Optional[int] = ..., prune: _Optional[bool] = ..., full: _Optional[bool] = ...) -> None: ...
 
 class TakeCheckpointsResponse(_message.Message):
     __slots__ = ("checkpoints", "failures")

@@ -15,7 +15,7 @@ from services.interaction_messages import interaction_to_wire
 from services.state_messages import meta_to_wire
 from state.checkpoints import Taken
 from state.errors import StoreClosed
-from state.inspection import UserInspection, count_dirty, inspect_user, users_of
+from state.inspection import UserInspection, count_dirty, inspect_user
 from state.interaction import check_item_id, check_user_id
 from state.partition_stores import PartitionStores
 from state.user_store import UserStore
@@ -27,8 +27,15 @@ from stream.topics import partition_of
 Context = grpc.aio.ServicerContext[Any, Any]
 
 _MAX_NEWEST = 256
+_LOG_TIMEOUT_S = 10.0
 _MAX_WAIT_MS = 60_000
 _LOOK_EVERY_S = 0.05
+
+
+def _not_in_the_log(what: str, error: Exception) -> str:
+    if isinstance(error, TimeoutError):
+        return f"Kafka has not taken {what} for {_LOG_TIMEOUT_S:.0f} s; ask again once it answers"
+    return f"{what} is not in the log: {error}"
 
 
 @dataclass(frozen=True)
@@ -87,9 +94,10 @@ class AdminService(admin_pb2_grpc.AdminServiceServicer):
         """See protos/admin.proto."""
         check_user_id(request.user_id)
         try:
-            await self._node.delete_user(request.user_id)
-        except StreamError as error:
-            raise Unreachable(f"the deletion is not in the log: {error}") from error
+            async with asyncio.timeout(_LOG_TIMEOUT_S):
+                await self._node.delete_user(request.user_id)
+        except (StreamError, TimeoutError) as error:
+            raise Unreachable(_not_in_the_log("the deletion", error)) from error
         partition = partition_of(request.user_id, self._node.num_partitions)
         return admin_pb2.DeleteUserResponse(partition=partition)
 
@@ -100,9 +108,10 @@ class AdminService(admin_pb2_grpc.AdminServiceServicer):
         check_user_id(request.user_id)
         check_item_id(request.item_id)
         try:
-            offset = await self._node.forget(request.user_id, request.item_id)
-        except StreamError as error:
-            raise Unreachable(f"the request to forget is not in the log: {error}") from error
+            async with asyncio.timeout(_LOG_TIMEOUT_S):
+                offset = await self._node.forget(request.user_id, request.item_id)
+        except (StreamError, TimeoutError) as error:
+            raise Unreachable(_not_in_the_log("the request to forget", error)) from error
         partition = partition_of(request.user_id, self._node.num_partitions)
         wait_s = min(request.wait_ms, _MAX_WAIT_MS) / 1_000
         return admin_pb2.DeleteInteractionsResponse(
@@ -134,7 +143,9 @@ class AdminService(admin_pb2_grpc.AdminServiceServicer):
                 "this node keeps no checkpoints: set `uri` in [checkpoints] and start it again"
             )
         partition = request.partition if request.HasField("partition") else None
-        taken, failures = await self._node.checkpoints.take(partition, prune=request.prune)
+        taken, failures = await self._node.checkpoints.take(
+            partition, prune=request.prune, full=request.full
+        )
         return admin_pb2.TakeCheckpointsResponse(
             checkpoints=[_describe_checkpoint(each) for each in taken],
             failures=[
@@ -188,7 +199,7 @@ class AdminService(admin_pb2_grpc.AdminServiceServicer):
         return admin_pb2.PartitionDescription(
             partition=store.partition,
             next_offset=position.next_offset if position else 0,
-            users=sum(1 for _ in users_of(store.database)),
+            users=store.num_users(),
             owned=phase is not None,
             end_offset=-1 if progress.end_offset is None else progress.end_offset,
             lag_records=progress.lag_records,

@@ -4,7 +4,7 @@ import asyncio
 import logging
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
@@ -36,6 +36,10 @@ class CheckpointLog:
         last = self.last.get(partition)
         return None if last is None else last.manifest.created_at_ms
 
+    def num_failures(self, partition: int) -> int:
+        """Checkpoints that could not be taken, or looked up."""
+        return self.failures[partition]
+
 
 class Checkpointer:
     """Sees to it that the newest checkpoint of each served partition is at most `interval_s` old.
@@ -60,22 +64,22 @@ class Checkpointer:
         self._served = served
         self._check_served = check_served
         self._config = config
+        self._known: set[int] = set()
+        """The open partitions whose newest checkpoint was looked up."""
         self._due_at_s: dict[int, float] = {}
 
     async def run(self) -> None:
         """Take checkpoints until cancelled."""
         while True:
-            served = self._served()
-            self._due_at_s = {
-                partition: due for partition, due in self._due_at_s.items() if partition in served
-            }
-            for partition in sorted(served):
-                if self._due_at_s.get(partition, 0.0) <= time.monotonic():
-                    await self._take_if_due(partition)
+            await self._look_up_opened()
+            for partition in sorted(self._served()):
+                if partition in self._known and self._is_due(partition):
+                    await self._try(self._take(partition), partition)
+                    await self._look_up_opened()
             await asyncio.sleep(min(_LOOK_EVERY_S, self._config.interval_s))
 
     async def take(
-        self, partition: int | None, *, prune: bool
+        self, partition: int | None, *, prune: bool, full: bool = False
     ) -> tuple[list[Taken], dict[int, str]]:
         """Take one of `partition`, or of each that is served, now; returns them, and why others failed.
 
@@ -86,7 +90,7 @@ class Checkpointer:
         taken, failures = [], {}
         for each in sorted(self._served()) if partition is None else [partition]:
             try:
-                result = await self._take(each, prune=prune)
+                result = await self._take(each, prune=prune, full=full)
             except (StateError, LeaseExpired) as error:
                 failures[each] = str(error)
             else:
@@ -97,33 +101,46 @@ class Checkpointer:
         """Let restores under way end, as the node stops."""
         self._restorer.stop()
 
-    async def _take_if_due(self, partition: int) -> None:
+    async def _look_up_opened(self) -> None:
+        """An open partition has a newest checkpoint before it is served, and whoever took that."""
+        opened = set(self._stores.partitions())
+        for gone in (self._known | self._due_at_s.keys()) - opened:
+            self._known.discard(gone)
+            self._due_at_s.pop(gone, None)
+            self.log.last.pop(gone, None)
+        for partition in sorted(opened - self._known):
+            if self._is_due(partition):
+                await self._try(self._look_up(partition), partition)
+
+    async def _try(self, work: Awaitable[object], partition: int) -> None:
         try:
-            if partition in self._due_at_s or await self._is_due_on_arrival(partition):
-                await self._take(partition)
+            await work
         except (StoreClosed, LeaseExpired) as error:
             log.info("no checkpoint of partition %d: %s", partition, error)
         except StateError as error:
             log.error("no checkpoint of partition %d: %s", partition, error)  # noqa: TRY400
 
-    async def _is_due_on_arrival(self, partition: int) -> bool:
-        """A partition that just came here may have a checkpoint that is young enough."""
+    async def _look_up(self, partition: int) -> None:
+        """The newest checkpoint may be young enough for now."""
         with self._counted(partition):
             newest = await asyncio.to_thread(self._writer.newest, partition)
-        if newest is None:
-            return True
-        self.log.last[partition] = Taken(newest, is_new=False)
-        age_s = max(0.0, time.time() - newest.created_at_ms / 1_000)
+        self._known.add(partition)
+        age_s = self._config.interval_s
+        if newest is not None:
+            self.log.last.setdefault(partition, Taken(newest, is_new=False))
+            age_s = max(0.0, time.time() - newest.created_at_ms / 1_000)
         self._wait(partition, self._config.interval_s - age_s)
-        return age_s >= self._config.interval_s
 
-    async def _take(self, partition: int, *, prune: bool = False) -> Taken | None:
+    async def _take(
+        self, partition: int, *, prune: bool = False, full: bool = False
+    ) -> Taken | None:
         with self._counted(partition):
             taken = await asyncio.to_thread(
                 self._writer.take,
                 self._stores.get(partition),
                 lambda: self._check_served(partition),
                 prune=prune,
+                full=full,
             )
         self._wait(partition, self._config.interval_s)
         if taken is not None:
@@ -145,6 +162,9 @@ class Checkpointer:
             self.log.failures[partition] += 1
             self.log.last_failure[partition] = str(error)
             raise
+
+    def _is_due(self, partition: int) -> bool:
+        return self._due_at_s.get(partition, 0.0) <= time.monotonic()
 
     def _wait(self, partition: int, seconds: float) -> None:
         self._due_at_s[partition] = time.monotonic() + seconds

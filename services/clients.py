@@ -10,7 +10,7 @@ import grpc.aio
 
 from protos import admin_pb2, admin_pb2_grpc, recommender_pb2, recommender_pb2_grpc, state_pb2
 from protos.state_pb2_grpc import StateServiceStub
-from services.errors import InvalidRequest, NotFound, ServiceError, Unreachable
+from services.errors import DataLoss, InvalidRequest, NotFound, ServiceError, Unreachable
 from services.state_messages import rolled_from_wire, summary_to_wire, user_from_wire
 from state.summary import Summary
 from state.user_state import Rolled, UserState
@@ -184,12 +184,12 @@ def describe_store(address: str, timeout_s: float) -> admin_pb2.StoreDescription
 
 
 def take_checkpoints(
-    address: str, partition: int | None, prune: bool, timeout_s: float
+    address: str, partition: int | None, timeout_s: float, *, prune: bool, full: bool
 ) -> admin_pb2.TakeCheckpointsResponse:
     """One blocking TakeCheckpoints call. Raises NotFound, Unreachable, InvalidRequest."""
     with grpc.insecure_channel(address, options=_OPTIONS) as channel:
         stub = admin_pb2_grpc.AdminServiceStub(channel)
-        request = admin_pb2.TakeCheckpointsRequest(partition=partition, prune=prune)
+        request = admin_pb2.TakeCheckpointsRequest(partition=partition, prune=prune, full=full)
         reply: admin_pb2.TakeCheckpointsResponse = _call(
             stub.TakeCheckpoints, request, address, timeout_s
         )
@@ -212,4 +212,6 @@ def from_rpc_error(error: Any, address: str) -> Exception:
         return InvalidRequest(text)
     if code in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED):
         return Unreachable(f"no answer from {address}: {text}")
+    if code is grpc.StatusCode.DATA_LOSS:
+        return DataLoss(f"{address} found damage: {text}")
     return ServiceError(f"{address} answered {code.name}: {text}")

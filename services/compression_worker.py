@@ -9,6 +9,7 @@ from concurrent.futures import Executor
 from contextlib import AsyncExitStack
 from typing import Protocol
 
+from model.errors import ModelError
 from protos.compression_pb2 import CompressionJob
 from services.clients import StateClient
 from services.errors import NotFound, ServiceError
@@ -68,7 +69,7 @@ class CompressionWorker:
                 await self._compress_user(job)
             except NotFound:
                 log.info("user %r is gone; nothing to compress", job.user_id)
-            except (ServiceError, StateError) as error:
+            except (ModelError, ServiceError, StateError) as error:
                 self.counters["failed"] += 1
                 log.warning("user %r not compressed, its owner asks again: %s", job.user_id, error)
 

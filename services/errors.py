@@ -5,6 +5,7 @@ ServiceError
 ├── CannotListen        the address is taken or not ours
 ├── InvalidRequest      a caller's mistake
 ├── Unreachable         a service does not answer
+├── DataLoss            a service found stored bytes damaged
 ├── NotFound            a service answered that there is no such thing
 ├── LocalKafkaError     Kafka cannot be fetched or started here
 └── ChildMisconfigured  a role ended because its configuration is wrong
@@ -29,6 +30,10 @@ class InvalidRequest(ServiceError):
 
 class Unreachable(ServiceError):
     """A service does not answer, or not in time."""
+
+
+class DataLoss(ServiceError):
+    """A service found what it stores damaged; its text says what to do."""
 
 
 class NotFound(ServiceError):

@@ -13,7 +13,7 @@ from grpc_reflection.v1alpha import reflection
 
 from services.errors import CannotListen, InvalidRequest, NotFound, Unreachable
 from services.request_stats import RequestStats
-from state.errors import InvalidInteraction, StoreClosed
+from state.errors import CorruptValue, InvalidInteraction, StoreClosed
 
 log = logging.getLogger(__name__)
 
@@ -23,6 +23,7 @@ STATUS_OF: dict[type[Exception], grpc.StatusCode] = {
     NotFound: grpc.StatusCode.NOT_FOUND,
     Unreachable: grpc.StatusCode.UNAVAILABLE,
     StoreClosed: grpc.StatusCode.UNAVAILABLE,
+    CorruptValue: grpc.StatusCode.DATA_LOSS,
 }
 """The text of these errors is meant for callers; any other becomes INTERNAL without its text."""
 

@@ -110,6 +110,8 @@ class StateNodeCollector(Collector):
     dirty_users: Callable[[], int | None]
     checkpoint_created_at_ms: Callable[[int], int | None] = _no_checkpoint
     """When the newest checkpoint of a partition was made; None where there is none."""
+    checkpoint_failures: Callable[[int], int | None] = _no_checkpoint
+    """How many checkpoints of a partition failed; None where none are kept."""
 
     def collect(self) -> Iterator[Metric]:
         """Read the node. A partition that is closed meanwhile is left out."""
@@ -154,6 +156,8 @@ class StateNodeCollector(Collector):
         yield _gauge(
             "checkpoint_age_seconds", "Since the newest checkpoint was made.", ages, ["partition"]
         )
+        failures = {_key(partition): self.checkpoint_failures(partition) for partition in phases}
+        yield _counters("checkpoint_failures", "Checkpoints that failed.", failures, ["partition"])
 
     def _stores(self) -> Iterator[Metric]:
         figures: dict[tuple[str, ...], StoreFigures] = {}

@@ -1,12 +1,40 @@
-"""A state node's name in its consumer group, kept beside its store."""
+"""A state node's name in its consumer group, kept beside its store, and its claim on both."""
 
 import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
+from filelock import FileLock, Timeout
+
 from state.disk_errors import disk_error
-from state.errors import StoreError
+from state.errors import StoreError, StoreLocked
 
 _FILE = "node-id"
+_LOCK = "node.lock"
+
+
+@contextmanager
+def claim(data_dir: Path) -> Iterator[None]:
+    """Keep other state nodes out of a data directory. Raises StoreLocked when one is in it, and as `node_identity` does.
+
+    To be held before the group is joined: a second member of the same name would throw the first one out.
+    """
+    path = data_dir / _LOCK
+    lock = FileLock(path, timeout=0)
+    try:
+        data_dir.mkdir(parents=True, exist_ok=True)
+        lock.acquire()
+    except Timeout as error:
+        raise StoreLocked(
+            f"{data_dir}: another state node works here; stop it or use another data directory"
+        ) from error
+    except OSError as error:
+        raise disk_error(path, str(error)) or StoreError(f"{path}: {error}") from error
+    try:
+        yield
+    finally:
+        lock.release()
 
 
 def node_identity(data_dir: Path) -> str:

@@ -9,7 +9,7 @@ from typing import Any, Protocol
 import grpc.aio
 
 from protos import item_pb2, recommender_pb2, recommender_pb2_grpc
-from services.errors import InvalidRequest, Unreachable
+from services.errors import DataLoss, InvalidRequest, Unreachable
 from state.interaction import check_user_id
 from state.segments import HistoryConfig
 from state.user_state import UserState
@@ -98,7 +98,7 @@ class RecommenderService(recommender_pb2_grpc.RecommenderServiceServicer):
         response = recommender_pb2.RecommendResponse(bundle_version=self._bundle_version)
         try:
             state = await self._users.read_user(request.user_id, self._bundle_version)
-        except Unreachable as error:
+        except (Unreachable, DataLoss) as error:
             log.warning("answering with popular items: %s", error)
             response.degraded.append(Degradation.DEGRADATION_STATE_UNAVAILABLE)
             state = None

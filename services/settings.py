@@ -60,6 +60,10 @@ class InferenceNodeConfig:
     state_timeout_s: float = 1.0
     """After that a request is answered with popular items, marked as such."""
     beam_width: int = 32
+    max_per_first_code: int | None = None
+    """Diversity: items of an answer that share their SID's first code; None: any number."""
+    exact_search: bool = False
+    """Search ever wider until no other item can be better; takes up to a pass over the whole catalogue."""
     num_threads: int = 2
     metrics_listen: str = "127.0.0.1:9102"
     """As a state node's."""
@@ -72,6 +76,13 @@ class InferenceNodeConfig:
         _check_metrics_address(self.metrics_listen)
         if not 1 <= self.beam_width <= 1_000:
             raise ConfigError(f"beam_width is {self.beam_width}; it must be 1 to 1000")
+        if self.max_per_first_code is not None and (
+            self.max_per_first_code < 1 or self.exact_search
+        ):
+            raise ConfigError(
+                f"max_per_first_code is {self.max_per_first_code} and exact_search {self.exact_search}; "
+                "the first must be at least 1, and needs exact_search off"
+            )
         if self.num_threads < 1:
             raise ConfigError(f"num_threads is {self.num_threads}; it must be at least 1")
         if self.state_timeout_s <= 0:

@@ -17,7 +17,7 @@ from state.key_value_store import KeyValueStore
 from state.poll_batch import read_position
 from state.restore import CheckpointRestorer, OpenDatabase
 from state.segments import HistoryConfig
-from state.store_check import Damage, check_store
+from state.store_check import check_store
 from state.store_directory import StoreDirectory
 
 _SHOWN_DAMAGE = 50
@@ -106,7 +106,7 @@ class StoreVerification:
                 damage = self._found(database, report.partition)[1]
                 report.damage = [f"checkpoint {report.name}: {each}" for each in damage]
         except (DamagedCheckpoint, UnknownFormat, ConfigError) as error:
-            report.damage.append(str(error))
+            report.damage.append("; ".join([str(error), *getattr(error, "__notes__", [])]))
         return report
 
     def _check_store(self, partition: int) -> LocalReport:
@@ -132,12 +132,7 @@ class StoreVerification:
             report = check_store(database, self._history, partition)
         finally:
             database.close()
-        damage = [_text(each) for each in report.damage[:_SHOWN_DAMAGE]]
+        damage = [each.text for each in report.damage[:_SHOWN_DAMAGE]]
         if len(report.damage) > _SHOWN_DAMAGE:
             damage.append(f"and {len(report.damage) - _SHOWN_DAMAGE} more")
         return (report.users, report.records), damage
-
-
-def _text(damage: Damage) -> str:
-    whose = "" if damage.user is None else f"user {damage.user!r}, "
-    return f"{whose}{damage.record}: {damage.reason}"

@@ -18,7 +18,7 @@ from services.errors import SettingsError
 from services.grpc_server import GrpcServer
 from services.inference_node import InferenceNode
 from services.metrics import CompressionCollector, Metrics, RequestCollector, StateNodeCollector
-from services.node_identity import node_identity
+from services.node_identity import claim, node_identity
 from services.recommender_service import RecommenderService
 from services.settings import Settings
 from services.state_node import Eraser, StateNode
@@ -56,7 +56,8 @@ async def run_state_node(settings: Settings, stop: asyncio.Event) -> None:
     """Role 1 of 3, until `stop`."""
     bootstrap = _bootstrap(settings)
     await unless_stopped(ensure_topics(bootstrap, settings.topics), stop)
-    await _state_node(settings, bootstrap).run(stop)
+    with claim(settings.data_dir):
+        await _state_node(settings, bootstrap).run(stop)
 
 
 async def run_compression_worker(settings: Settings, stop: asyncio.Event) -> None:
@@ -114,7 +115,12 @@ async def run_inference_node(settings: Settings, stop: asyncio.Event) -> None:
     users, follow_owners = _users(settings)
     server = GrpcServer(config.listen, [RECOMMENDER_SERVICE])
     service = RecommenderService(
-        Recommender(bundle, config.beam_width),
+        Recommender(
+            bundle,
+            config.beam_width,
+            max_per_first_code=config.max_per_first_code,
+            exact=config.exact_search,
+        ),
         users,
         bundle.version,
         bundle.history,
@@ -163,6 +169,7 @@ def _state_node(settings: Settings, bootstrap: str) -> StateNode:
     server = GrpcServer(config.listen, [STATE_SERVICE, ADMIN_SERVICE])
     eraser = Eraser(stores, config.erase_interval_s)
     checkpoints = _checkpointer(settings, stores, consumer, restorer) if restorer else None
+    checkpoint_log = checkpoints.log if checkpoints else CheckpointLog()
     watchdog = Watchdog(consumer.progress, consumer.ask_end_offsets, settings.liveness)
     collector = StateNodeCollector(
         counters=ingest.counters,
@@ -172,9 +179,8 @@ def _state_node(settings: Settings, bootstrap: str) -> StateNode:
         verdict=watchdog.verdict,
         stores=stores,
         dirty_users=lambda: dispatcher.dirty_users,
-        checkpoint_created_at_ms=(
-            checkpoints.log if checkpoints else CheckpointLog()
-        ).created_at_ms,
+        checkpoint_created_at_ms=checkpoint_log.created_at_ms,
+        checkpoint_failures=checkpoint_log.num_failures,
     )
     endpoints = watch_endpoints(
         config.metrics_listen,

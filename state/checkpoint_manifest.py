@@ -68,7 +68,11 @@ class Manifest:
                 )
             document["files"] = tuple(StoredFile(**file) for file in document["files"])
             manifest = cls(**document)
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
+        except KeyError as error:
+            raise DamagedCheckpoint(
+                f"checkpoint {name}: its manifest cannot be read: it has no {error}"
+            ) from error
+        except (ValueError, TypeError, AttributeError) as error:
             raise DamagedCheckpoint(
                 f"checkpoint {name}: its manifest cannot be read: {error}"
             ) from error

@@ -47,6 +47,10 @@ class CheckpointRepository:
         """Where this is, for people."""
         return self._storage.shown_uri
 
+    def shown_place(self, partition: int) -> str:
+        """Where the checkpoints of a partition lie, for people."""
+        return self._shown(self._place(partition))
+
     def partitions(self) -> list[int]:
         """The partitions that have a place here, in order."""
         self._storage.check_there()
@@ -67,8 +71,14 @@ class CheckpointRepository:
 
     def read(self, partition: int, name: str) -> Manifest:
         """One manifest. Raises DamagedCheckpoint, UnknownFormat."""
-        data = b"".join(self._storage.blocks(self._manifest_path(partition, name)))
-        manifest = Manifest.decode(name, data)
+        path = self._manifest_path(partition, name)
+        data = b"".join(self._storage.blocks(path))
+        try:
+            manifest = Manifest.decode(name, data)
+        except DamagedCheckpoint as error:
+            raise DamagedCheckpoint(
+                f"{error}; move {self._shown(path)} away, the other checkpoints are used without it"
+            ) from error
         if (manifest.topic, manifest.partition) != (self.topic, partition):
             raise DamagedCheckpoint(
                 f"checkpoint {name} of partition {partition} of {self.topic!r} is one of partition "
@@ -87,20 +97,32 @@ class CheckpointRepository:
             if stored.get(file.sha256) != file.num_bytes
         ]
 
-    def publish(self, manifest: Manifest, directory: Path, check_owner: Callable[[], None]) -> int:
+    def publish(
+        self,
+        manifest: Manifest,
+        directory: Path,
+        check_owner: Callable[[], None],
+        *,
+        full: bool = False,
+    ) -> int:
         """Upload what of `directory` is not there yet, then the manifest; returns the bytes uploaded.
+
+        `full` writes the files that are there again, too: whatever happened to them, they are good afterwards.
 
         `check_owner` is called again and again, and last before the manifest; when it raises, there is no checkpoint.
         Raises StoreError when `directory` cannot be read.
         """
         # A file that no manifest names is written again: it may be half a file, or about to be removed.
+        storage = self._storage
         named, _ = self._named_files(manifest.partition)
         stored = self._stored_sizes(manifest.partition)
-        present = {digest: size for digest, size in stored.items() if digest in named}
+        present = {digest: size for digest, size in stored.items() if digest in named and not full}
         uploaded = 0
         for file in manifest.files:
             if present.get(file.sha256) != file.num_bytes:
-                self._upload(manifest.partition, file, directory / file.name, check_owner)
+                path = self._file_path(manifest.partition, file)
+                with (storage.replacing if full else storage.writing)(path) as write:
+                    _copy(directory / file.name, write, check_owner)
                 present[file.sha256] = file.num_bytes
                 uploaded += file.num_bytes
         if faults := self.faults(manifest):
@@ -127,18 +149,28 @@ class CheckpointRepository:
                 target.flush()
                 os.fsync(target.fileno())
 
+    def end_of(self, manifest: Manifest, file: StoredFile, num_bytes: int) -> bytes:
+        """The last `num_bytes` of a file, whose contents are checked. Raises DamagedCheckpoint."""
+        end = b""
+        for block in self._verified_blocks(manifest, file):
+            end = (end + block)[-num_bytes:]
+        return end
+
     def prune(self, partition: int, keep: int, max_age_s: float) -> int:
         """Remove all checkpoints but the newest `keep`, and but the newest one those older than `max_age_s`.
 
-        Returns how many. Their files leave with them, unless a checkpoint that remains names them.
+        One that cannot be read does not count among those. Returns how many left. Their files leave with them, unless a checkpoint that remains names them.
         """
         oldest_ms = (time.time() - max_age_s) * 1_000
-        older = self.names(partition)[1:]
-        dropped = [
-            name
-            for rank, name in enumerate(older, start=1)
-            if rank >= keep or created_at_ms_of(name) < oldest_ms
-        ]
+        rank, dropped = 0, []
+        for name in self.names(partition):
+            is_old = created_at_ms_of(name) < oldest_ms
+            if rank >= keep or (is_old and rank > 0):
+                dropped.append(name)
+            elif self._is_readable(partition, name):
+                rank += 1
+            elif is_old:
+                dropped.append(name)
         self.remove(partition, dropped)
         return len(dropped)
 
@@ -181,18 +213,12 @@ class CheckpointRepository:
                 unreadable.append(str(error))
         return named, unreadable
 
-    def _upload(
-        self, partition: int, file: StoredFile, source: Path, check_owner: Callable[[], None]
-    ) -> None:
-        path = self._file_path(partition, file)
-        with (
-            _local_errors(source),
-            source.open("rb") as content,
-            self._storage.writing(path) as write,
-        ):
-            while block := content.read(BLOCK_BYTES):
-                check_owner()
-                write(block)
+    def _is_readable(self, partition: int, name: str) -> bool:
+        try:
+            self.read(partition, name)
+        except (DamagedCheckpoint, UnknownFormat):
+            return False
+        return True
 
     def _verified_blocks(self, manifest: Manifest, file: StoredFile) -> Iterator[bytes]:
         digest, num_bytes = sha256(), 0
@@ -201,14 +227,22 @@ class CheckpointRepository:
             num_bytes += len(block)
             yield block
         if num_bytes != file.num_bytes or digest.hexdigest() != file.sha256:
-            raise DamagedCheckpoint(
+            error = DamagedCheckpoint(
                 f"checkpoint {manifest.name}: {file.name} is not what was written, its contents have another hash "
                 f"({file.sha256})"
             )
+            path = self._shown(self._file_path(manifest.partition, file))
+            error.add_note(
+                f"delete {path}: the next checkpoint of a node that still has it writes it again"
+            )
+            raise error
 
     def _stored_sizes(self, partition: int) -> dict[str, int]:
         found = self._storage.files(f"{self._place(partition)}/files")
         return {each.name: each.num_bytes for each in found}
+
+    def _shown(self, path: str) -> str:
+        return f"{self.shown_uri.rstrip('/')}/{path}"
 
     def _place(self, partition: int) -> str:
         return f"{self.topic}/{partition:05d}"
@@ -218,6 +252,13 @@ class CheckpointRepository:
 
     def _file_path(self, partition: int, file: StoredFile) -> str:
         return f"{self._place(partition)}/files/{file.sha256}"
+
+
+def _copy(source: Path, write: Callable[[bytes], None], check_owner: Callable[[], None]) -> None:
+    with _local_errors(source), source.open("rb") as content:
+        while block := content.read(BLOCK_BYTES):
+            check_owner()
+            write(block)
 
 
 @contextmanager

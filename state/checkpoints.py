@@ -1,5 +1,7 @@
 """Takes checkpoints: a copy of a store beside it, its files into the repository, the manifest last."""
 
+import logging
+import re
 import threading
 import time
 from collections.abc import Callable
@@ -10,13 +12,25 @@ from pathlib import Path
 from state.checkpoint_config import CheckpointsConfig
 from state.checkpoint_manifest import Manifest, StoredFile
 from state.checkpoint_repository import CheckpointRepository
-from state.errors import CheckpointError, ConfigError, StoreError
+from state.errors import (
+    CheckpointError,
+    ConfigError,
+    CorruptValue,
+    DamagedCheckpoint,
+    StoreError,
+    UnknownFormat,
+)
 from state.segments import HistoryConfig
 from state.store_directory import StoreDirectory
 from state.store_format import history_lengths
 from state.user_store import UserStore
 
+log = logging.getLogger(__name__)
+
 _IMMUTABLE = ".sst"
+_SESSION = re.compile(rb"session\.identity([0-9A-Z]{20})")
+"""Among a table's properties, which lie behind its data, never compressed."""
+_TABLE_END_BYTES = 65_536
 
 
 @dataclass(frozen=True)
@@ -49,35 +63,48 @@ class CheckpointWriter:
         self._lock = threading.Lock()
 
     def newest(self, partition: int) -> Manifest | None:
-        """The newest checkpoint there is. Raises CheckpointError, UnknownFormat."""
-        names = self._repository.names(partition)
-        return self._repository.read(partition, names[0]) if names else None
+        """The newest checkpoint whose manifest can be read. Raises RepositoryUnavailable."""
+        for name in self._repository.names(partition):
+            try:
+                return self._repository.read(partition, name)
+            except (DamagedCheckpoint, UnknownFormat) as error:
+                log.warning("partition %d goes by an older checkpoint: %s", partition, error)
+        return None
 
     def take(
-        self, store: UserStore, check_owner: Callable[[], None], *, prune: bool = False
+        self,
+        store: UserStore,
+        check_owner: Callable[[], None],
+        *,
+        prune: bool = False,
+        full: bool = False,
     ) -> Taken | None:
         """Take a checkpoint, unless nothing was written since the last; then remove those beyond what is kept.
 
-        `prune` lets deleted users leave the store's files first, and removes all but the newest. None for a store that nothing was applied to. `check_owner` is called while
-        files are uploaded and before anything becomes visible or is removed; what it raises ends the call. Raises
-        CheckpointError, StoreError, and ConfigError when the repository holds histories of other lengths.
+        `prune` lets deleted users leave the store's files first, and removes all but the newest. `full` takes one
+        anyway, and uploads every file anew. None for a store that nothing was applied to. `check_owner` is called
+        while files are uploaded and before anything becomes visible or is removed; what it raises ends the call.
+        Raises CheckpointError, StoreError, CorruptValue when a file of the store changed that never should, and
+        ConfigError when the repository holds histories of other lengths.
         """
         with self._lock:
             if prune:
                 store.erase_deleted()
-            taken = self._take(store, check_owner)
+            taken = self._take(store, check_owner, full=full)
             if taken is not None:
                 check_owner()
                 keep = 1 if prune else self._config.keep
                 self._repository.prune(store.partition, keep, self._config.max_age_s)
             return taken
 
-    def _take(self, store: UserStore, check_owner: Callable[[], None]) -> Taken | None:
+    def _take(
+        self, store: UserStore, check_owner: Callable[[], None], *, full: bool
+    ) -> Taken | None:
         started_s = time.monotonic()
         newest = self.newest(store.partition)
         if newest is not None:
             check_history(newest, self._history)
-            if _unchanged(store, newest):
+            if not full and _unchanged(store, newest) and not self._repository.faults(newest):
                 return Taken(newest, is_new=False)
         with self._directory.scratch("checkpoint", store.partition) as scratch:
             position, sequence = store.checkpoint(scratch)
@@ -94,8 +121,37 @@ class CheckpointWriter:
                 history=self._history,
                 files=hashes.describe(scratch, check_owner),
             )
-            uploaded_bytes = self._repository.publish(manifest, scratch, check_owner)
+            if newest is not None:
+                self._check_immutable(newest, manifest, scratch)
+            uploaded_bytes = self._repository.publish(manifest, scratch, check_owner, full=full)
         return Taken(manifest, uploaded_bytes, time.monotonic() - started_s)
+
+    def _check_immutable(self, newest: Manifest, manifest: Manifest, directory: Path) -> None:
+        """An SST file is never written again: the same name and size with other contents is damage on the disk."""
+        before = {(file.name, file.num_bytes): file for file in newest.files}
+        for file in manifest.files:
+            old = before.get((file.name, file.num_bytes))
+            if old is None or old.sha256 == file.sha256 or not file.name.endswith(_IMMUTABLE):
+                continue
+            if self._is_another_table(newest, old, directory / file.name):
+                continue
+            raise CorruptValue(
+                f"the store of partition {manifest.partition} is damaged on disk: {file.name} is not what it was in "
+                f"checkpoint {newest.name}; no checkpoint is taken of it. Stop the node: `gemstream store verify "
+                "--deep` finds the newest good checkpoint, `gemstream store restore --partition "
+                f"{manifest.partition} --offset O --discard-newer` brings it"
+            )
+
+    def _is_another_table(self, newest: Manifest, old: StoredFile, path: Path) -> bool:
+        """Whether it was another node, on its own way to this state, that made a file of that name and size."""
+        try:
+            theirs = _made_by(self._repository.end_of(newest, old, _TABLE_END_BYTES))
+            ours = _made_by(path.read_bytes()[-_TABLE_END_BYTES:])
+        except DamagedCheckpoint:
+            return False
+        except OSError as error:
+            raise StoreError(f"{path}: {error}") from error
+        return None not in (theirs, ours) and theirs != ours
 
 
 class _FileHashes:
@@ -133,6 +189,12 @@ def check_history(manifest: Manifest, lengths: dict[str, int]) -> None:
             f"the configuration says {lengths}; restore the setting, or set another checkpoints.uri for states that "
             "are built anew"
         )
+
+
+def _made_by(table: bytes) -> bytes | None:
+    """The run of a database that an SST file came from, as RocksDB notes it; None where it cannot be found."""
+    found = _SESSION.search(table)
+    return found[1] if found else None
 
 
 def _unchanged(store: UserStore, newest: Manifest) -> bool:

@@ -8,6 +8,7 @@ StateError
 ├── CheckpointError         a checkpoint cannot be taken, read or used
 │   ├── RepositoryUnavailable   the place where checkpoints are kept cannot be reached, read or written
 │   └── DamagedCheckpoint   parts of it are missing, or are not what was written
+│       └── NoUsableCheckpoint  a partition has no store and all of its checkpoints are damaged; also a CorruptValue
 └── StoreError              the database cannot be opened, read or written
     ├── StoreLocked         another process has it open
     ├── StoreClosed         this process closed it, or never had it
@@ -46,6 +47,10 @@ class RepositoryUnavailable(CheckpointError):
 
 class DamagedCheckpoint(CheckpointError):
     """A checkpoint lacks a part, or one of its parts is not what was written."""
+
+
+class NoUsableCheckpoint(DamagedCheckpoint, CorruptValue):
+    """A partition has no store here, and none of its checkpoints is usable; a person must decide."""
 
 
 class StoreError(StateError):

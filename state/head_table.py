@@ -11,8 +11,8 @@ from state.interaction import Rows
 from state.key_value_store import Family, KeyValueStore
 from state.user_state import UserMeta
 
-_SPARE = 1_024
-"""Room beside `max_users` for the users of a poll, before the table grows."""
+_SPARE = 20_000
+"""Room beside `max_users` for the users of a poll, before the table grows. Memory that is not used is not taken."""
 
 
 class HeadTable:

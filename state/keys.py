@@ -14,6 +14,7 @@ Family `system`:
 
     "format"            the store's format version, partition and history configuration
     "position"          next offset to apply (8, big-endian) | fingerprint of the record before (8)
+    "users"             how many users have a history (8, big-endian)
     "dirty" | user id   lifecycle boundary a summary is owed for
     "erase" | user id   epoch of the last deletion; what it deleted may still lie in files on disk
     "hole" | offset     records from that offset (8, big-endian) on that retention removed before they were applied
@@ -28,6 +29,7 @@ _POSITION = struct.Struct(">Q")
 HEAD, TAIL, CHUNK, SUMMARY, FORGOTTEN = b"\x01", b"\x02", b"\x03", b"\x05", b"\x06"
 FORMAT_KEY = b"format"
 POSITION_KEY = b"position"
+USERS_KEY = b"users"
 _DIRTY = b"dirty"
 _ERASE = b"erase"
 _HOLE = b"hole"

@@ -115,16 +115,20 @@ class ObjectStorage:
             with self._calls(), Path(absolute).open("rb") as written:
                 os.fsync(written.fileno())
 
+    @contextmanager
+    def replacing(self, path: str) -> Iterator[Callable[[bytes], None]]:
+        """As `writing`; in a directory, what was there before stays until the new file is whole."""
+        part = f"{path}.part" if self._is_local else path
+        with self.writing(part) as write:
+            yield write
+        if part != path:
+            with self._calls():
+                self._fs.move(self._absolute(part), self._absolute(path))
+
     def write_whole(self, path: str, data: bytes) -> None:
-        """Write a file that is there as a whole or not at all."""
-        if not self._is_local:
-            with self.writing(path) as write:  # an object appears once its upload is complete
-                write(data)
-            return
-        with self.writing(f"{path}.part") as write:
+        """Write a file that is there as a whole or not at all; an object appears once its upload is complete."""
+        with self.replacing(path) as write:
             write(data)
-        with self._calls():
-            self._fs.move(self._absolute(f"{path}.part"), self._absolute(path))
 
     def delete(self, path: str) -> None:
         """Remove a file; nothing happens where it is not there."""

@@ -34,6 +34,12 @@ def read_position(store: KeyValueStore) -> Position | None:
     return None if value is None else Position.decode(value)
 
 
+def read_num_users(store: KeyValueStore) -> int:
+    """How many users of the partition have a history."""
+    (value,) = store.get(Family.SYSTEM, [keys.USERS_KEY])
+    return int.from_bytes(value or b"", "big")
+
+
 @dataclass
 class _UserShare:
     """What a poll brought for one user: deletions, and which of the rows."""
@@ -69,27 +75,39 @@ class PollBatch:
         """Put the arrivals into the batch. What lies at offsets applied before is skipped."""
         position = read_position(self._store)
         stored_offset = position.next_offset if position else 0
-        for user, share in self._share_out(arrivals, stored_offset).items():
+        first = int(np.searchsorted(arrivals.offsets, stored_offset))
+        deletions = [each for each in arrivals.deletions if each.offset >= stored_offset]
+        deleted = [deletion.user_id.encode() for deletion in deletions]
+        slots = self._table.find([*deleted, *arrivals.user_keys[first:]])
+        involved = np.unique(slots)
+        num_before = self._num_with_history(involved)
+        for user, share in self._share_out(arrivals, first, deletions, slots).items():
             self._add_user(user, share, arrivals)
         if arrivals.position.next_offset > stored_offset:
+            grown = self._num_with_history(involved) - num_before
+            num_users = read_num_users(self._store) + grown
+            self.batch.put(Family.SYSTEM, keys.USERS_KEY, num_users.to_bytes(8, "big"))
             self.batch.put(Family.SYSTEM, keys.POSITION_KEY, arrivals.position.encode())
 
-    def _share_out(self, arrivals: Arrivals, stored_offset: int) -> dict[bytes, _UserShare]:
-        """What is left to the fold, by user, after everything simple was appended."""
-        first = int(np.searchsorted(arrivals.offsets, stored_offset))
+    def _num_with_history(self, slots: _Slots) -> int:
+        return int(np.count_nonzero(self._table.heads["meta"]["length"][slots]))
+
+    def _share_out(
+        self, arrivals: Arrivals, first: int, deletions: Sequence[Deletion], slots: _Slots
+    ) -> dict[bytes, _UserShare]:
+        """What is left to the fold, by user, after everything simple from row `first` on was appended.
+
+        `slots` are of the users of `deletions`, then of the rows.
+        """
         self.applied.replayed += first
-        users, rows = arrivals.user_keys[first:], arrivals.rows[first:]
-        deletions = [
-            deletion for deletion in arrivals.deletions if deletion.offset >= stored_offset
-        ]
-        deleted = [deletion.user_id.encode() for deletion in deletions]
-        slots = self._table.find([*deleted, *users])
+        deleting, slots = slots[: len(deletions)], slots[len(deletions) :]
         shares: dict[bytes, _UserShare] = {}
-        for user, slot, deletion in zip(deleted, slots.tolist(), deletions, strict=False):
-            shares.setdefault(user, _UserShare(slot)).deletions.append(deletion)
-        deleting, slots = slots[: len(deleted)], slots[len(deleted) :]
-        for index in self._append(slots, rows, deleting):
-            share = shares.setdefault(users[index], _UserShare(int(slots[index])))
+        for deletion, slot in zip(deletions, deleting.tolist(), strict=True):
+            share = shares.setdefault(deletion.user_id.encode(), _UserShare(slot))
+            share.deletions.append(deletion)
+        for index in self._append(slots, arrivals.rows[first:], deleting):
+            user = arrivals.user_keys[first + index]
+            share = shares.setdefault(user, _UserShare(int(slots[index])))
             share.indices.append(first + index)
         return shares
 

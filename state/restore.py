@@ -3,26 +3,30 @@
 import logging
 import threading
 from collections.abc import Callable, Sequence
+from contextlib import closing
 from pathlib import Path
 
 from state.checkpoint_manifest import Manifest, offset_of
 from state.checkpoint_repository import CheckpointRepository
 from state.checkpoints import check_history
-from state.errors import CorruptValue, DamagedCheckpoint, RepositoryUnavailable, UnknownFormat
+from state.errors import (
+    CheckpointError,
+    CorruptValue,
+    DamagedCheckpoint,
+    NoUsableCheckpoint,
+    RepositoryUnavailable,
+    UnknownFormat,
+)
 from state.key_value_store import KeyValueStore
 from state.poll_batch import read_position
 from state.segments import HistoryConfig
+from state.store_check import check_store
 from state.store_directory import StoreDirectory
 from state.store_format import history_lengths, read_format
 
 log = logging.getLogger(__name__)
 
 OpenDatabase = Callable[[Path], KeyValueStore]
-
-_WITHOUT = (
-    "to go on without checkpoints, remove `uri` from [checkpoints]: the partition is then built again from the oldest "
-    "record that Kafka still has"
-)
 
 
 class CheckpointRestorer:
@@ -60,9 +64,7 @@ class CheckpointRestorer:
             if self._stopping.is_set():
                 raise
             if local_offset is None:
-                raise type(error)(
-                    f"partition {partition} has no store here, and {error}; {_WITHOUT}"
-                ) from error
+                raise self._without_store(partition, error) from error
             log.warning(
                 "partition %d goes on with the store that is here, at offset %d: %s",
                 partition,
@@ -70,14 +72,26 @@ class CheckpointRestorer:
                 error,
             )
 
-    def restore(self, partition: int, name: str) -> Manifest:
+    def _without_store(self, partition: int, error: CheckpointError) -> CheckpointError:
+        begin = f"partition {partition} has no store here, and {error}"
+        if isinstance(error, RepositoryUnavailable):
+            return RepositoryUnavailable(begin)
+        return NoUsableCheckpoint(
+            f"{begin}. To build this partition alone again from what Kafka still has, move "
+            f"{self.repository.shown_place(partition)} away and start the node again"
+        )
+
+    def restore(self, partition: int, name: str, *, whole: bool = False) -> Manifest:
         """Put the checkpoint called `name` into the place of the local store, whatever that is.
 
+        `whole` reads every record of the copy first, where otherwise its files and its offset must be right.
         Raises DamagedCheckpoint, UnknownFormat, RepositoryUnavailable, ConfigError, StoreLocked, StoreError.
         """
         manifest = self.repository.read(partition, name)
         with self.directory.scratch("restore", partition) as scratch:
-            self.fetch(manifest, scratch).close()
+            with closing(self.fetch(manifest, scratch)) as database:
+                if whole:
+                    self._check_whole(manifest, database)
             self.directory.replace(partition, scratch)
         return manifest
 
@@ -106,6 +120,14 @@ class CheckpointRestorer:
             raise
         return database
 
+    def _check_whole(self, manifest: Manifest, database: KeyValueStore) -> None:
+        damage = check_store(database, self._history, manifest.partition).damage
+        if damage:
+            raise DamagedCheckpoint(
+                f"checkpoint {manifest.name}: {damage[0].text}"
+                + (f" (and {len(damage) - 1} more)" if len(damage) > 1 else "")
+            )
+
     def _check_copy(self, manifest: Manifest, database: KeyValueStore) -> None:
         stored = read_format(database)
         if stored is None:
@@ -127,14 +149,12 @@ class CheckpointRestorer:
         self._restore_first_usable(partition, newer)
 
     def _restore_first_usable(self, partition: int, names: Sequence[str]) -> None:
-        faults = []
         for name in names:
             log.info("partition %d: restoring checkpoint %s", partition, name)
             try:
                 manifest = self.restore(partition, name)
             except (DamagedCheckpoint, UnknownFormat) as error:
                 log.error("partition %d: checkpoint %s is left out: %s", partition, name, error)  # noqa: TRY400
-                faults.append(str(error))
                 continue
             log.info(
                 "partition %d restored to offset %d: %d files, %d bytes",
@@ -144,7 +164,9 @@ class CheckpointRestorer:
                 manifest.num_bytes,
             )
             return
-        raise DamagedCheckpoint(f"none of {len(names)} checkpoints is usable ({'; '.join(faults)})")
+        raise DamagedCheckpoint(
+            f"none of its {len(names)} checkpoints is usable; the log says why of each"
+        )
 
     def local_offset(self, partition: int) -> int | None:
         """Where the local store stands; None when there is none. Raises StateError when it cannot be read."""

@@ -35,17 +35,16 @@ def _damage(path: Path, text: str, opening: bool) -> CorruptValue | None:
     if not text.startswith("Corruption") and os.strerror(errno.ENOENT) not in text:
         return None
     partition = int(path.name) if path.name.isdecimal() else "N"
-    restore = f"`gemstream store restore --partition {partition}`"
+    restore = (
+        "`gemstream store verify --deep` finds the newest good checkpoint, `gemstream store restore --partition "
+        f"{partition} --offset O --discard-newer` brings it"
+    )
     if opening and not any(name in text for name in _NAMES_A_FILE):
         return CorruptValue(
-            f"{path}: the write-ahead log is damaged before its end ({text}); stop the node and keep a copy, then "
-            f"restore a checkpoint with {restore}, or go on with what was written before the damage and read the rest from Kafka again: "
-            "`gemstream run state-node --accept-log-damage`"
+            f"{path}: the write-ahead log is damaged before its end ({text}); stop the node and keep a copy; {restore}; "
+            "or go on with what was written before the damage and read the rest from Kafka again: `gemstream run state-node --accept-log-damage`"
         )
-    return CorruptValue(
-        f"{path}: RocksDB reports {text}; stop the node, keep a copy, see what is damaged with `gemstream store "
-        f"verify`, then restore a checkpoint with {restore}"
-    )
+    return CorruptValue(f"{path}: RocksDB reports {text}; stop the node and keep a copy; {restore}")
 
 
 def _failure(path: Path, what: str) -> StoreError:

@@ -7,8 +7,10 @@ from state import keys
 from state.arrivals import Hole, Position
 from state.chunk_codec import decode_rows
 from state.errors import CorruptValue, StateError, UnknownFormat
-from state.head_codec import decode_head
+from state.forgotten_codec import decode_forgotten
+from state.head_codec import decode_head, stored_length
 from state.key_value_store import Family, KeyValueStore
+from state.poll_batch import read_num_users
 from state.segments import HistoryConfig
 from state.store_format import read_format
 from state.summary_codec import decode_summary
@@ -19,6 +21,7 @@ _KIND_NAMES = {
     keys.TAIL: "tail block",
     keys.CHUNK: "chunk",
     keys.SUMMARY: "summary",
+    keys.FORGOTTEN: "forgotten items",
 }
 
 
@@ -31,6 +34,12 @@ class Damage:
     record: str
     """The kind of the record, with its position in the history or its bundle."""
     reason: str
+
+    @property
+    def text(self) -> str:
+        """For people."""
+        whose = "" if self.user is None else f"user {self.user!r}, "
+        return f"{whose}{self.record}: {self.reason}"
 
 
 @dataclass
@@ -46,16 +55,21 @@ def check_store(database: KeyValueStore, history: HistoryConfig, partition: int)
     """Read everything. Damage ends up in the report; raises StoreError when the database cannot be read at all."""
     report = StoreReport()
     _check_system(database, history, partition, report)
-    last_user = None
+    last_user, num_users = None, 0
     try:
         for user, records in _by_user(database):
             last_user = _shown(user)
             report.users += 1
             report.records += len(records)
+            num_users += any(rest == keys.HEAD and stored_length(head) for rest, head in records)
             report.damage += _UserCheck(last_user, history).check(records)
     except CorruptValue as error:
         where = "the first user" if last_user is None else f"user {last_user!r}"
         report.damage.append(Damage(last_user, f"everything behind {where}", str(error)))
+        return report
+    if num_users != read_num_users(database):
+        reason = f"says {read_num_users(database)}, there are {num_users}"
+        report.damage.append(Damage(None, "the number of users", reason))
     return report
 
 
@@ -96,7 +110,7 @@ def _check_system(
 
 
 class _UserCheck:
-    """The records of one user, in key order: head, tail blocks, chunks, summaries."""
+    """The records of one user, in key order: head, tail blocks, chunks, summaries, forgotten items."""
 
     def __init__(self, user: str, history: HistoryConfig) -> None:
         self._user = user
@@ -138,6 +152,8 @@ class _UserCheck:
                 raise CorruptValue(
                     f"ends at {summary.boundary}, behind the lifecycle boundary {boundary}"
                 )
+        elif kind == keys.FORGOTTEN:
+            decode_forgotten(value)
         else:
             raise UnknownFormat(f"this release knows no records of kind {kind.hex()}")
 

@@ -10,7 +10,7 @@ from state.arrivals import Applied, Arrivals, Hole, Position
 from state.head_codec import decode_head
 from state.head_table import HeadTable
 from state.key_value_store import Batch, Family, KeyValueStore
-from state.poll_batch import PollBatch, read_position
+from state.poll_batch import PollBatch, read_num_users, read_position
 from state.segments import HistoryConfig
 from state.store_format import check_format
 from state.summary import Summary, may_replace
@@ -60,6 +60,10 @@ class UserStore:
     def position(self) -> Position | None:
         """How far the partition was applied; None when nothing of it was."""
         return read_position(self._store)
+
+    def num_users(self) -> int:
+        """How many users have a history."""
+        return read_num_users(self._store)
 
     def apply(self, arrivals: Arrivals, check_owner: Callable[[], None] = _nobody_asks) -> Applied:
         """Fold one poll into its users: states, position and dirty marks in one batch.

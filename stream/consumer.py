@@ -299,8 +299,14 @@ class InteractionConsumer(ConsumerRebalanceListener):  # type: ignore[misc]  # a
                 if generation != self._generation:
                     break
                 span = range(begins[where], ends[where] + 1)
+                committed = await self._running.committed(where)
                 start = await asyncio.to_thread(
-                    find_start, store, where.topic, span, accept_hole=self._config.accept_hole
+                    find_start,
+                    store,
+                    where.topic,
+                    span,
+                    committed,
+                    accept_hole=self._config.accept_hole,
                 )
                 position = await asyncio.to_thread(_next_offset, store)
                 if generation != self._generation:

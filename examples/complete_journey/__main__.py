@@ -22,6 +22,8 @@ from examples.complete_journey.household import (
 )
 from examples.complete_journey.replay import replay
 from examples.complete_journey.roles import Deployment, deployment
+from model.bundle import MANIFEST, read_manifest
+from model.errors import BundleError
 from state.event_log import EventLog, read_event_log
 
 CACHE = Path(".cache/complete-journey")
@@ -69,9 +71,14 @@ def _parse_arguments() -> argparse.Namespace:
 
 def _train(dataset: Dataset) -> Path:
     bundle = CACHE / "bundle"
-    if (bundle / "bundle.json").exists():
-        console.print(f"using {bundle} of an earlier run; --retrain makes a new one")
-        return bundle
+    if (bundle / MANIFEST).exists():
+        try:
+            read_manifest(bundle)
+        except BundleError as error:
+            console.print(f"training anew: {error}")
+        else:
+            console.print(f"using {bundle} of an earlier run; --retrain makes a new one")
+            return bundle
     config = CACHE / "train.toml"
     config.write_text(HISTORY)
     command = [sys.executable, "-m", "services.cli", "train", str(dataset.history)]

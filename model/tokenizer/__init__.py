@@ -1,1 +1,1 @@
-"""Semantic IDs: item vectors from behaviour, tokenizers that turn vectors into codes, and their health."""
+"""Semantic IDs: item vectors from behaviour and content, tokenizers that turn vectors into codes, and their health."""

@@ -5,6 +5,7 @@ from typing import Literal
 
 from model.errors import ModelConfigError
 from model.network import NetworkConfig
+from model.tokenizer.item_vectors import ItemVectorConfig
 from model.tokenizer.tokenizer import TokenizerConfig
 from state.segments import HistoryConfig
 
@@ -68,6 +69,7 @@ class TrainConfig:
 
     network: NetworkConfig = field(default_factory=NetworkConfig)
     history: HistoryConfig = field(default_factory=HistoryConfig)
+    items: ItemVectorConfig = field(default_factory=ItemVectorConfig)
     tokenizer: TokenizerConfig = field(default_factory=TokenizerConfig)
     stages: StageRules = field(default_factory=StageRules)
     min_item_count: int = 5

@@ -40,13 +40,7 @@ def encode_batch(network: Network, batch: Batch) -> tuple[Context, Tensor]:
     lifecycle, present = network.lifecycle, older.present
     tokens = lifecycle.tokens(lifecycle.accumulate(older.vectors, older.mask), older.mask.sum(1))
     context = network.encode(recent, mid_term, tokens, present)
-    if not present.any():
-        return context, tokens.new_zeros(())
-    some, span = present.nonzero()[:, 0], slice(0, lifecycle.config.reconstruction_len)
-    reconstruction = lifecycle.reconstruction.loss(
-        tokens[some], older.vectors[some, span], older.mask[some, span]
-    )
-    return context, reconstruction
+    return context, lifecycle.reconstruction_loss(tokens, older)
 
 
 def batch_losses(network: Network, trie: Trie, batch: Batch, stage: Stage) -> Losses:

@@ -27,6 +27,8 @@ class StageReport:
     tokens_per_s: float
     peak_memory_bytes: int
     """Of the process until then; on a GPU, of its tensors."""
+    kept_by_top_k: dict[str, float] = field(default_factory=dict)
+    """Of the dense attention, what the indexers' best 64 to 1,024 would keep; empty while they do not learn."""
 
 
 @dataclass

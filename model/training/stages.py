@@ -32,7 +32,7 @@ def _parameter_groups(network: Network) -> list[_ParameterGroup]:
     """
     indexer = [p for name, p in network.named_parameters() if ".indexer." in name]
     scores = [network.repeats.scores]
-    tables = [network.features.vid.weight, network.codebooks_DKH]
+    tables = [network.features.vid.weight, *network.code_tables]
     apart = {id(p) for p in (*indexer, *scores, *tables)}
     others = [p for p in network.parameters() if id(p) not in apart]
     return [
@@ -191,6 +191,7 @@ class StageRunner:
             seconds=round(seconds, 1),
             tokens_per_s=round(state.tokens / max(seconds, 1e-9), 1),
             peak_memory_bytes=peak_memory_bytes(self._around.device),
+            kept_by_top_k=self._steps.kept_by_top_k(stage, validation),
         )
         self._show(stage, report.steps, done=1.0)
         self._task = None

@@ -9,6 +9,8 @@ import torch
 from rich.progress import Progress
 from torch import Tensor
 
+from model.decoder import IndexerTrace
+from model.mid_term import KEPT_AT
 from model.network import Network
 from model.training.batches import Batch, BatchBuilder
 from model.training.budget import Budget
@@ -16,7 +18,7 @@ from model.training.config import TrainConfig
 from model.training.data_parallel import Workers, mean_losses, scale_to_share
 from model.training.devices import new_tensors_on, on_device
 from model.training.draws import StepDraws
-from model.training.losses import Losses, Stage, batch_losses
+from model.training.losses import Losses, Stage, batch_losses, encode_batch, next_token_loss
 from model.training.metrics import StepMetrics
 from model.training.optimiser import Optimiser
 from model.training.precision import Precision, autocast, faster_precision
@@ -144,3 +146,18 @@ class Steps:
             ]
         self._network.train()
         return mean_losses(found, self._workers)
+
+    @torch.inference_mode()
+    def kept_by_top_k(self, stage: Stage, validation: Sequence[Batch]) -> dict[str, float]:
+        """Mean attention mass that the indexers' best k keep, for every k of KEPT_AT; empty before they learn."""
+        trace, device = IndexerTrace(), self._device
+        self._network.eval()
+        with new_tensors_on(device), autocast(self.precision, device):
+            for batch in () if stage == "dense" else validation:
+                moved = on_device(batch, device)
+                context, _ = encode_batch(self._network, moved)
+                next_token_loss(self._network, self._trie, context, moved, stage, trace)
+        self._network.train()
+        kept = torch.cat(trace.kept_at) if trace.kept_at else torch.zeros(0, len(KEPT_AT))
+        *masses, count = self._workers.sum([*kept.sum(0).tolist(), float(len(kept))])
+        return {str(k): m / count for k, m in zip(KEPT_AT, masses, strict=True)} if count else {}

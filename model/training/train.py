@@ -15,16 +15,18 @@ from model.bundle import Trained, check_target, save_bundle
 from model.catalogue import ItemTable, collect_items
 from model.errors import TrainingError
 from model.network import Network
+from model.tokenizer.fitting import fit_tokenizer
 from model.tokenizer.health import tokenizer_health
-from model.tokenizer.item_vectors import item_vectors
-from model.tokenizer.residual_kmeans import ResidualKMeans
+from model.tokenizer.item_vectors import principal_axes
+from model.tokenizer.residual_codes import mean_residuals
 from model.training.batches import BatchBuilder
 from model.training.budget import Budget
 from model.training.config import TrainConfig
 from model.training.data_parallel import ALONE, Workers
 from model.training.devices import training_device
 from model.training.evaluate import network_recall, popularity_recall
-from model.training.histories import Histories, build_histories
+from model.training.histories import build_histories
+from model.training.item_blocks import build_item_vectors
 from model.training.plots import draw_run
 from model.training.precision import recompute_activations
 from model.training.replay import replay
@@ -76,15 +78,15 @@ def train(
     histories = build_histories(replay(events, config.history))
     items = collect_items(events.rows, config.min_item_count, items_path)
     progress.advance(preparing)
-    vectors = _vectors(histories, items, config)
+    item_vectors = build_item_vectors(histories, items, config)
+    vectors = item_vectors.vectors_RV
     progress.advance(preparing)
-    tokenizer = ResidualKMeans.fit(
-        vectors, config.tokenizer, torch.Generator().manual_seed(config.seed)
-    )
-    catalogue = items.with_sids(tokenizer.assign(vectors).numpy())
+    tokenizer = fit_tokenizer(vectors, config.tokenizer, config.seed)
+    codes = tokenizer.assign(vectors, config.tokenizer.bounds)
+    catalogue = items.with_sids(codes.numpy())
     progress.advance(preparing)
 
-    network = _initial_network(config, items, vectors, tokenizer)
+    network = _initial_network(config, items, vectors, codes)
     seconds = 60 * config.minutes * (1 - _RESERVED_SHARE) - (time.monotonic() - start)
     budget = Budget(seconds, config.max_steps)
     builder = BatchBuilder(
@@ -94,11 +96,19 @@ def train(
     if not place.workers.is_first:
         return {}
     report["tokenizer"] = dataclasses.asdict(
-        tokenizer_health(catalogue.columns["sids"], config.tokenizer.codebook_size)
+        tokenizer_health(tokenizer, vectors, codes.numpy(), config.tokenizer.codebook_sizes)
     )
     report["users"], report["interactions"] = len(events.user_ids), len(events.rows)
     report["seconds"] = round(time.monotonic() - start, 1)
-    trained = Trained(network, config.history, tokenizer, config.tokenizer, catalogue, report)
+    trained = Trained(
+        network=network,
+        history=config.history,
+        tokenizer=tokenizer,
+        tokenizer_config=config.tokenizer,
+        item_vectors=item_vectors.rows(np.searchsorted(items.item_ids, catalogue.item_ids)),
+        catalogue=catalogue,
+        training_report=report,
+    )
     version = save_bundle(trained, out)
     return {**report, "bundle_version": version, "run": _finish(place)}
 
@@ -118,42 +128,22 @@ def _finish(place: RunPlace) -> dict[str, str | None]:
     }
 
 
-def _vectors(histories: Histories, items: ItemTable, config: TrainConfig) -> Tensor:
-    """Item vectors from training interactions. Order within a basket carries no meaning, so it is drawn anew."""
-    random = np.random.default_rng(config.seed)
-    trainable = np.flatnonzero(np.arange(len(histories.rows)) < histories.train_end)
-    order = np.lexsort((random.random(len(trainable)), histories.basket_end[trainable]))
-    positions = trainable[order]
-    ids = histories.rows["item_id"][positions]
-    places = np.searchsorted(items.item_ids, ids).clip(max=len(items.item_ids) - 1)
-    return item_vectors(
-        histories.users[positions],
-        np.where(items.item_ids[places] == ids, places, -1),
-        len(items.item_ids),
-        config.tokenizer.window,
-        config.tokenizer.vector_width,
-    )
-
-
 def _initial_network(
-    config: TrainConfig, items: ItemTable, vectors: Tensor, tokenizer: ResidualKMeans
+    config: TrainConfig, items: ItemTable, vectors: Tensor, codes: Tensor
 ) -> Network:
     """Item table and codebooks start in the space of the item vectors: an item is near the sum of its codes."""
-    width = config.network.layer.width
+    width, codebook_size = config.network.layer.width, config.tokenizer.codebook_size
     network = Network(
-        config.network,
-        config.history.recent_len,
-        config.tokenizer.num_levels,
-        config.tokenizer.codebook_size,
+        config.network, config.history.recent_len, config.tokenizer.num_levels, codebook_size
     )
-    network.features.set_item_vectors(items.item_ids, _fit_width(vectors, width), items.counts)
-    with torch.no_grad():
-        network.codebooks_DKH.copy_(_fit_width(tokenizer.codebooks, width))
+    leading = vectors @ principal_axes(vectors)[:, :width]
+    network.features.set_item_vectors(items.item_ids, _fit_width(leading, width), items.counts)
+    network.set_codebooks(_fit_width(mean_residuals(leading, codes, codebook_size), width))
     return network
 
 
 def _fit_width(vectors: Tensor, width: int) -> Tensor:
-    """The leading dimensions, padded with zeros: they come in order of importance."""
+    """Padded with zeros."""
     return functional.pad(vectors, (0, width - vectors.shape[-1]))
 
 

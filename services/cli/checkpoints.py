@@ -45,6 +45,12 @@ def checkpoint(
             help="Then remove all older checkpoints, so that deleted users leave them now."
         ),
     ] = False,
+    full: Annotated[
+        bool,
+        typer.Option(
+            help="Upload every file anew: mends what was damaged where the checkpoints lie."
+        ),
+    ] = False,
     config: ConfigOption = None,
     state: StateAddressOption = None,
     timeout: Annotated[float, typer.Option("--timeout", help="Seconds to wait.")] = 600.0,
@@ -53,7 +59,9 @@ def checkpoint(
     """Let the running state node take checkpoints now, of the partitions that it serves."""
     from services import clients
 
-    reply = clients.take_checkpoints(state_address(state, config), partition, prune, timeout)
+    reply = clients.take_checkpoints(
+        state_address(state, config), partition, timeout, prune=prune, full=full
+    )
     if as_json:
         print_json(message_document(reply))
     else:
@@ -123,6 +131,10 @@ def restore(
         bool,
         typer.Option(help="Remove checkpoints newer than the restored one, for good."),
     ] = False,
+    check: Annotated[
+        bool,
+        typer.Option(help="Read every record of the copy before it takes the place of the store."),
+    ] = True,
     data_dir: DataDirOption = None,
     config: ConfigOption = None,
     as_json: JsonOption = False,
@@ -148,11 +160,11 @@ def restore(
     for each, (name, newer) in chosen.items():
         people.print(f"partition {each}: restoring checkpoint {name} ...")
         try:
-            manifest = restorer.restore(each, name)
+            manifest = restorer.restore(each, name, whole=check)
         except (DamagedCheckpoint, UnknownFormat) as error:
             raise CommandError(
-                f"partition {each} keeps the store that it has: {error}. `store list` shows older checkpoints: "
-                "choose one with --offset"
+                f"partition {each} keeps the store that it has: {error}. `store verify --deep` finds a good one: "
+                "choose one with --offset, and --discard-newer"
             ) from error
         if discard_newer:
             repository.remove(each, newer)

@@ -7,14 +7,15 @@ import sys
 import typer
 
 from model.errors import ModelError
-from services.cli import dlq, kafka, store, user
+from services.cli import bundle, dlq, kafka, store, user
 from services.cli.output import CommandError, print_error
 from services.cli.produce import produce
 from services.cli.recommend import recommend
 from services.cli.run import run
 from services.cli.train import train
 from services.cli.up import up
-from services.errors import NotFound, ServiceError, Unreachable
+from services.errors import ChildMisconfigured, NotFound, ServiceError, Unreachable
+from services.supervisor import EX_CONFIG
 from state.errors import StateError
 from stream.errors import BrokerUnavailable, StreamError
 
@@ -28,6 +29,7 @@ app.command()(run)
 app.command()(train)
 app.command()(produce)
 app.command()(recommend)
+app.add_typer(bundle.app, name="bundle")
 app.add_typer(user.app, name="user")
 app.add_typer(store.app, name="store")
 app.add_typer(dlq.app, name="dlq")
@@ -50,6 +52,8 @@ def main() -> None:
 def _exit_code(error: Exception) -> int:
     if isinstance(error, CommandError):
         return error.exit_code
+    if isinstance(error, ChildMisconfigured):
+        return EX_CONFIG
     if isinstance(error, NotFound):
         return CommandError.NOT_FOUND
     if isinstance(error, (Unreachable, BrokerUnavailable)):

@@ -59,7 +59,7 @@ def print_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[obje
     print_text(title)
     table = Table()
     for name in columns:
-        table.add_column(name)
+        table.add_column(name, overflow="fold")
     for row in rows:
         table.add_row(*(Text(printable(str(cell))) for cell in row))
     Console().print(table)

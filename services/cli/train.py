@@ -6,8 +6,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from services.cli.bundle import print_health, print_report
 from services.cli.options import ConfigOption
-from services.cli.output import JsonOption, people, print_error, print_json, print_table
+from services.cli.output import JsonOption, people, print_error, print_json
 from services.errors import SettingsError
 from services.settings import load_settings
 from services.toml_config import read_toml, structure
@@ -51,7 +52,11 @@ def train(
     if as_json:
         print_json(report)
     else:
-        _print_report(report, out)
+        print_health(report["tokenizer"])
+        print_report(report)
+        people.print(
+            f"bundle {report['bundle_version']} in {out}, {report['seconds']} s", highlight=False
+        )
         _print_run(report["run"])
 
 
@@ -67,6 +72,9 @@ def read_train_config(path: Path | None, overrides: dict[str, Any]) -> "TrainCon
     if path is not None:
         table = read_toml(path).get("train", {})
         config = structure(path, table, TrainConfig, prefix="train")
+        if config.items.vectors is not None:
+            vectors = path.parent / config.items.vectors
+            config = replace(config, items=replace(config.items, vectors=vectors))
         if "history" in table:
             raise SettingsError(
                 f"{path}: train.history: segments are cut alike in training and serving; move it to [history]"
@@ -120,51 +128,9 @@ def _run(
                 raise typer.Exit(128 + stopped.signal_number) from None
 
 
-def _print_report(report: dict[str, Any], out: Path) -> None:
-    print_table(
-        "Stages",
-        ("stage", "steps", "ended by", "train loss", "validation loss", "indexer loss", "top-k keeps"),
-        [
-            (
-                stage["name"], stage["steps"], stage["ended"], _number(stage["train_loss"]),
-                _number(stage["validation_loss"]), _number(stage["indexer_loss"]),
-                _percent(stage["kept_attention_mass"]),
-            )
-            for stage in report["stages"]
-        ],
-    )  # fmt: skip
-    health = report["tokenizer"]
-    print_table(
-        f"Codes: {health['num_items']} items, {health['num_sids']} SIDs, "
-        f"{_percent(health['unique_ratio'])} alone, largest bucket {health['largest_bucket']}",
-        ("level", "entropy, bits", "dead codes", "largest code"),
-        [
-            (number, _number(level["entropy_bits"]), level["dead_codes"], level["largest_code"])
-            for number, level in enumerate(health["levels"], 1)
-        ],
-    )
-    recall = report["recall_at_20"]
-    print_table(
-        f"Recall@20 of {recall['baskets']} held-out baskets",
-        ("ranker", "recall"),
-        [("network", _number(recall["network"])), ("popularity", _number(recall["popularity"]))],
-    )
-    people.print(
-        f"bundle {report['bundle_version']} in {out}, {report['seconds']} s", highlight=False
-    )
-
-
 def _print_run(run: dict[str, str | None]) -> None:
     """Where the metrics are, and what else there would be."""
     people.print(f"metrics of every step in {run['metrics']}", highlight=False)
     for name, extra in (("plot", "matplotlib"), ("tensorboard", "tensorboardX")):
         found = run[name] or f"none: {extra} is not installed (pip install {extra})"
         people.print(f"{name}: {found}", highlight=False)
-
-
-def _number(value: float | None) -> str:
-    return "-" if value is None else f"{value:.3f}"
-
-
-def _percent(value: float | None) -> str:
-    return "-" if value is None else f"{value:.0%}"

@@ -42,9 +42,7 @@ class Nodes:
         node = Deployment(
             self.directory / name, self.bootstrap, self.topics, self.directory / "none"
         )
-        text = node.config.read_text().replace(
-            "[consumer]", "[consumer]\nsession_timeout_ms = 6000"
-        )
+        text = node.config.read_text()
         node.config.write_text(f'{text}[checkpoints]\nuri = "../repository"\ninterval_s = 3600.0\n')
         self.started.append(node)
         return node

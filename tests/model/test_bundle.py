@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from model.bundle import MANIFEST, Bundle, Trained, load_bundle, save_bundle
+from model.bundle import FORMAT_VERSION, MANIFEST, Bundle, Trained, load_bundle, save_bundle
 from model.errors import BundleError
 
 
@@ -24,6 +24,7 @@ def trained_from(bundle: Bundle) -> Trained:
         bundle.history,
         bundle.tokenizer,
         bundle.tokenizer_config,
+        bundle.item_vectors,
         bundle.catalogue,
         bundle.training_report,
     )
@@ -61,7 +62,14 @@ def test_a_missing_bundle_says_how_to_make_one(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["network.safetensors", "tokenizer.safetensors", "catalogue.safetensors", "titles.json"]
+    "name",
+    [
+        "network.safetensors",
+        "tokenizer.safetensors",
+        "item_vectors.safetensors",
+        "catalogue.safetensors",
+        "titles.json",
+    ],
 )
 def test_every_file_is_verified(copied: Path, name: str) -> None:
     data = bytearray((copied / name).read_bytes())
@@ -83,7 +91,7 @@ def test_unknown_formats_and_settings_are_refused(copied: Path) -> None:
     edit(copied, format_version=99)
     with pytest.raises(BundleError, match="format 99"):
         load_bundle(copied)
-    edit(copied, format_version=1, history={"recent_length": 3})
+    edit(copied, format_version=FORMAT_VERSION, history={"recent_length": 3})
     with pytest.raises(BundleError, match="do not fit together"):
         load_bundle(copied)
 

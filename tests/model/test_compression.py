@@ -1,26 +1,47 @@
 """The lifecycle summary: additive, independent of how chunks are grouped, tied to its bundle."""
 
+import struct
 from dataclasses import replace
+from random import Random
+from typing import get_args
 
 import numpy as np
 import pytest
 import torch
+from hypothesis import given, settings, strategies as st
 
 from model.bundle import Bundle
 from model.compression import Compressor
-from model.errors import SummaryError
+from model.errors import RescanNeeded, SummaryError
 from model.features import to_tensors
-from model.lifecycle import QuasiLinearAttention
+from model.network import Network
+from model.quasi_linear import Delta
 from state.summary import Summary
-from tests.model.worlds import make_rows
+from tests.model.worlds import SMALL, make_rows
 
 ROWS = make_rows(40)
 CHUNKS = [ROWS[i : i + 4] for i in range(0, 40, 4)]
 
 
+def compressor_with(bundle: Bundle, delta: Delta) -> Compressor:
+    """An untrained network of the bundle's sizes."""
+    torch.manual_seed(2)
+    config = replace(
+        SMALL.network, lifecycle=replace(SMALL.network.lifecycle, delta=delta, top_r=2)
+    )
+    network = Network(config, recent_len=8, num_levels=3, codebook_size=6)
+    return Compressor(replace(bundle, network=network.eval().requires_grad_(False)))
+
+
+@pytest.fixture(scope="module", params=get_args(Delta))
+def compressor(bundle: Bundle, request: pytest.FixtureRequest) -> Compressor:
+    return compressor_with(bundle, request.param)
+
+
 @pytest.fixture(scope="module")
-def compressor(bundle: Bundle) -> Compressor:
-    return Compressor(bundle)
+def keeping(bundle: Bundle) -> Compressor:
+    """With delta `top_r`."""
+    return compressor_with(bundle, "top_r")
 
 
 @pytest.fixture(scope="module")
@@ -46,23 +67,123 @@ def test_grouping_of_chunks_changes_no_bit(
     assert (summary.count, summary.boundary) == (40, 40)
 
 
-def test_chunks_equal_one_shot(compressor: Compressor, stepwise: Summary) -> None:
+@settings(max_examples=30, deadline=None)
+@given(cuts=st.sets(st.integers(1, 39), max_size=8), random=st.randoms(use_true_random=False))
+def test_parts_of_any_size_in_any_order_equal_one_shot(
+    compressor: Compressor, cuts: set[int], random: Random
+) -> None:
+    parts = np.split(ROWS, sorted(cuts))
+    random.shuffle(parts)
     whole = compressor.roll(None, [ROWS], 40, now_ms=5)
-    np.testing.assert_allclose(whole.tokens, stepwise.tokens, atol=1e-5)
-    np.testing.assert_allclose(
-        np.frombuffer(whole.accumulators[10:]),
-        np.frombuffer(stepwise.accumulators[10:]),
-        rtol=1e-5,
-        atol=1e-5,
-    )
+    assert_alike(compressor.roll(None, parts, 40, now_ms=5), whole)
 
 
-def test_training_reads_the_same_tokens(bundle: Bundle, stepwise: Summary) -> None:
+def assert_alike(one: Summary, other: Summary, atol: float = 1e-5) -> None:
+    assert (one.count, one.boundary) == (other.count, other.boundary)
+    np.testing.assert_allclose(one.tokens, other.tokens, atol=atol)
+    assert len(one.accumulators) == len(other.accumulators)
+
+
+@pytest.mark.parametrize("half", [4, 20, 36])
+def test_merged_parts_equal_the_whole(compressor: Compressor, stepwise: Summary, half: int) -> None:
+    """Shards of a backfill: each begins with nothing, whichever comes first."""
+    early = compressor.roll(None, CHUNKS[: half // 4], half, now_ms=1)
+    late = compressor.roll(None, CHUNKS[half // 4 :], 40, now_ms=2)
+    for one, other in ((early, late), (late, early)):
+        merged = compressor.merge(one, other, now_ms=5)
+        assert_alike(merged, stepwise)
+        assert merged.built_at_ms == 5
+    rolled_on = compressor.roll(merged, [ROWS[:4]], 44, now_ms=5)
+    assert_alike(rolled_on, compressor.roll(stepwise, [ROWS[:4]], 44, now_ms=5))
+
+
+def test_parts_that_overlap_are_not_merged(compressor: Compressor, stepwise: Summary) -> None:
+    early = compressor.roll(None, CHUNKS[:2], 8, now_ms=1)
+    with pytest.raises(SummaryError, match="they overlap"):
+        compressor.merge(early, stepwise, now_ms=5)
+
+
+@pytest.mark.parametrize("delta", ["self", "none"])
+@settings(max_examples=30, deadline=None)
+@given(gone=st.sets(st.integers(0, 39), max_size=40))
+def test_what_is_forgotten_was_never_seen(bundle: Bundle, delta: Delta, gone: set[int]) -> None:
+    compressor = compressor_with(bundle, delta)
+    whole = compressor.roll(None, CHUNKS, 40, now_ms=5)
+    forgot = compressor.forget(whole, ROWS[sorted(gone)], now_ms=5)
+    left = np.delete(ROWS, sorted(gone))
+    assert_alike(forgot, compressor.roll(None, [left], 40, now_ms=5))
+
+
+def test_all_of_a_summary_can_be_forgotten(compressor: Compressor, stepwise: Summary) -> None:
+    empty = compressor.forget(stepwise, ROWS, now_ms=5)
+    assert empty == replace(compressor.roll(None, [], 40, now_ms=5), tokens=empty.tokens)
+    assert empty.tokens.tobytes() == compressor.roll(None, [], 40, now_ms=5).tokens.tobytes()
+
+
+def test_more_than_a_summary_holds_cannot_be_forgotten(
+    compressor: Compressor, stepwise: Summary
+) -> None:
+    with pytest.raises(
+        SummaryError, match="41 interactions shall be forgotten, the summary counts 40"
+    ):
+        compressor.forget(stepwise, make_rows(41), now_ms=5)
+
+
+def test_kept_keys_need_a_rescan_and_others_are_subtracted(keeping: Compressor) -> None:
+    """Exactly the interactions whose loss changes which keys are kept are refused."""
+    rows = make_rows(200, seed=4)
+    whole = keeping.roll(None, [rows], 200, now_ms=5)
+    refused = 0
+    for i in range(0, 200, 5):
+        without = keeping.roll(None, [np.delete(rows, i)], 200, now_ms=5)
+        try:
+            forgot = keeping.forget(whole, rows[i : i + 1], now_ms=5)
+        except RescanNeeded:
+            refused += 1
+            assert kept_scores(without) != pytest.approx(kept_scores(whole))
+        else:
+            assert kept_scores(without) == pytest.approx(kept_scores(whole))
+            assert_alike(forgot, without)
+    assert 0 < refused < 20
+
+
+def kept_scores(summary: Summary) -> list[float]:
+    """By the layout drawn in model/accumulator_codec.py, for the sizes of SMALL."""
+    layers, heads, width, queries, kept = struct.unpack_from("<5H", summary.accumulators, 4)
+    start = 14 + 8 * layers * heads * (width * width + queries)
+    count = layers * heads * queries * kept
+    return np.frombuffer(summary.accumulators, "<f8", count, start).tolist()
+
+
+def test_a_few_interactions_are_all_kept(keeping: Compressor) -> None:
+    with pytest.raises(RescanNeeded, match="1 of 1 interactions"):
+        keeping.forget(keeping.roll(None, [ROWS[:2]], 4, now_ms=5), ROWS[:1], now_ms=5)
+
+
+@pytest.mark.parametrize("delta", ["self", "none"])
+def test_accumulators_written_by_the_first_release_are_read(bundle: Bundle, delta: Delta) -> None:
+    """GMQ1: magic, layers, heads, head width, then Z in float64."""
+    compressor = compressor_with(bundle, delta)
+    whole = compressor.roll(None, CHUNKS, 40, now_ms=5)
+    written = struct.pack("<4sHHH", b"GMQ1", 2, 2, 8) + whole.accumulators[10:]
+    assert written == whole.accumulators
+    assert len(written) == 10 + 8 * 2 * 2 * 8 * 8
+    again = compressor.roll(replace(whole, accumulators=written), [], 40, now_ms=5)
+    assert again.tokens.tobytes() == whole.tokens.tobytes()
+
+
+def test_accumulators_of_another_delta_are_refused(bundle: Bundle, keeping: Compressor) -> None:
+    plain = compressor_with(bundle, "none").roll(None, CHUNKS, 40, now_ms=5)
+    with pytest.raises(SummaryError, match="GMQ2"):
+        keeping.roll(plain, [], 40, now_ms=5)
+
+
+def test_training_reads_the_same_tokens(compressor: Compressor, stepwise: Summary) -> None:
     """The batched float32 path of training against the float64 path of serving."""
-    network = bundle.network
+    network = compressor.network
     items = network.features(to_tensors(ROWS, network.config.features).unsqueeze())
-    state = network.lifecycle.accumulate(items, torch.ones(1, 40, dtype=torch.bool))
-    tokens = network.lifecycle.tokens(state, torch.tensor([40]))
+    sums = network.lifecycle.accumulate(items, torch.ones(1, 40, dtype=torch.bool))
+    tokens = network.lifecycle.tokens(sums, torch.tensor([40]))
     np.testing.assert_allclose(tokens[0], stepwise.tokens, atol=1e-5)
 
 
@@ -96,34 +217,3 @@ def test_accumulators_of_another_layout_are_refused(
     broken = replace(stepwise, accumulators=damage(stepwise.accumulators))  # type: ignore[operator]
     with pytest.raises(SummaryError, match="accumulators have"):
         compressor.roll(broken, [], 40, now_ms=1)
-
-
-@pytest.mark.parametrize("delta", ["self", "none"])
-def test_quasi_linear_attention_matches_numpy(bundle: Bundle, delta: str) -> None:
-    layer = bundle.network.config.layer
-    attention = QuasiLinearAttention(layer, delta)
-    queries, items = torch.randn(1, 3, layer.width), torch.randn(1, 5, layer.width)
-    key, value = attention.keys_values(items)
-    state = key.transpose(-1, -2) @ value / 5
-    result = attention(queries, state)[0].detach().numpy()
-
-    def silu(x: np.ndarray) -> np.ndarray:
-        return x / (1 + np.exp(-x))
-
-    w_q, w_k, w_v, w_o = (
-        m.weight.detach().numpy().astype(np.float64)
-        for m in (attention.to_query, attention.to_key, attention.to_value, attention.out)
-    )
-    e, x = queries[0].numpy().astype(np.float64), items[0].numpy().astype(np.float64)
-    head_width, heads = layer.width // layer.num_heads, []
-    for h in range(layer.num_heads):
-        part = slice(h * head_width, (h + 1) * head_width)
-        z = silu(x @ w_k[part].T).T @ (x @ w_v[part].T) / 5
-        z = z / np.sqrt(np.mean(z**2) + 1e-8)
-        query = silu(e @ w_q[part].T)
-        read = query @ silu(z)
-        if delta == "self":
-            own = (query * silu(e @ w_k[part].T)).sum(1, keepdims=True)
-            read = read + own * (e @ w_v[part].T)
-        heads.append(read)
-    np.testing.assert_allclose(result, np.concatenate(heads, 1) @ w_o.T, atol=1e-4)

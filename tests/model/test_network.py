@@ -1,19 +1,16 @@
 """The network's streams: padding, absence, gradients of the indexer, and attention against loops."""
 
-import numpy as np
 import pytest
 import torch
-from torch import Tensor
 
-from model.decoder import Context, IndexerTrace, as_sequences, share_bos
+from model.decoder import Context, as_sequences, share_bos
 from model.errors import ModelConfigError
-from model.features import to_tensors
 from model.layers import Attention, LayerConfig, Segment
 from model.lifecycle import Reconstruction
-from model.mid_term import Indexer, MidTermConfig
-from model.network import Network
+from model.mid_term import MidTermConfig
+from model.network import Network, NetworkConfig
 from model.recent import RecentEncoder
-from tests.model.worlds import SMALL, make_rows
+from tests.model.worlds import SMALL
 
 WIDTH = SMALL.network.layer.width
 LAYER = SMALL.network.layer
@@ -63,7 +60,7 @@ def test_attention_matches_loops() -> None:
                 sum(w * (w_v @ keys[0, j])[part] for w, j in zip(weights, real, strict=True))
             )
         torch.testing.assert_close(result[i], w_o @ torch.cat(heads), atol=1e-5, rtol=1e-4)
-    weights = attention.weights(queries, keys, mask)
+    weights = attention.logits(queries, keys, mask).softmax(-1)
     torch.testing.assert_close(weights.sum(-1), torch.ones(1, 2, 3))
     assert weights[..., ~mask[0]].abs().max() == 0
 
@@ -134,69 +131,6 @@ def test_all_beams_share_one_selection(network: Network) -> None:
         torch.testing.assert_close(together[:, beam], alone[:, 0], atol=1e-5, rtol=1e-4)
 
 
-def indexer_parameters(network: Network) -> set[str]:
-    return {name for name, _ in network.named_parameters() if ".indexer." in name}
-
-
-@pytest.mark.parametrize("select", [False, True])
-def test_indexers_learn_from_their_own_loss_only(network: Network, select: bool) -> None:
-    items = network.features(to_tensors(make_rows(15), SMALL.network.features).unsqueeze())
-    mask = torch.ones(1, 15, dtype=torch.bool)
-    recent = Segment(items[:, 9:], mask[:, 9:])
-    mid_term = Segment(items[:, :9], mask[:, :9])
-    context = network.encode(recent, mid_term, torch.zeros(1, 0, WIDTH), mask[:, 0] & False)
-    trace = IndexerTrace()
-    states = network.decode(context, CODES, select=select, trace=trace)
-    network.zero_grad()
-    torch.autograd.backward(torch.stack(trace.losses).sum(), retain_graph=True)
-    assert names_with_gradient(network) == indexer_parameters(network)
-    network.zero_grad()
-    torch.autograd.backward(states.square().sum())
-    assert not names_with_gradient(network) & indexer_parameters(network)
-
-
-def names_with_gradient(network: Network) -> set[str]:
-    return {
-        name
-        for name, parameter in network.named_parameters()
-        if parameter.grad is not None and parameter.grad.abs().sum() > 0
-    }
-
-
-def test_indexer_matches_its_formula_and_selects_the_best() -> None:
-    config = MidTermConfig(top_k=3, indexer_heads=2, indexer_width=5)
-    indexer = Indexer(LAYER, config)
-    query, keys = torch.randn(1, WIDTH), segment(8, num_real=6)
-    scores = indexer(query, keys.vectors)
-    w_q, w_k = indexer.to_query.weight.view(2, 5, WIDTH), indexer.to_key.weight.view(2, 5, WIDTH)
-    gates = indexer.to_gate(query[0])
-    for j in range(8):
-        expected = sum(
-            gates[h] * ((w_q[h] @ query[0]) @ (w_k[h] @ keys.vectors[0, j])) for h in range(2)
-        )
-        torch.testing.assert_close(scores[0, j], expected / 5**0.5, atol=1e-5, rtol=1e-4)
-    kept, selected = indexer.select(scores, keys)
-    best = scores[0, 2:].sort(descending=True).values[:3]
-    torch.testing.assert_close(kept[0], best)
-    assert selected.mask.all()
-
-
-def loss_of(divergence: str, scores: Tensor, teacher: Tensor) -> float:
-    indexer = Indexer(LAYER, MidTermConfig(divergence=divergence))  # type: ignore[arg-type]
-    return float(indexer.loss(scores, teacher, torch.tensor([[True, True, True, False]])))
-
-
-def test_both_divergences_match_numpy() -> None:
-    scores, teacher = torch.tensor([[1.0, 0.0, -1.0, 99.0]]), torch.tensor([[0.7, 0.2, 0.1, 0.0]])
-    p, q = teacher[0, :3].numpy(), scores[0, :3].softmax(0).numpy()
-    assert loss_of("teacher_first", scores, teacher) == pytest.approx(
-        np.sum(p * np.log(p / q)), rel=1e-4
-    )
-    assert loss_of("as_printed", scores, teacher) == pytest.approx(
-        np.sum(q * np.log(q / p)), rel=1e-4
-    )
-
-
 def test_reconstruction_rebuilds_the_next_item() -> None:
     """Mean squared error between output i and item i + 1, over real pairs, by loops; causal."""
     reconstruction = Reconstruction(LAYER)
@@ -218,3 +152,11 @@ def test_settings_outside_their_limits_name_themselves() -> None:
         LayerConfig(width=10, num_heads=4)
     with pytest.raises(ModelConfigError, match="top_k is 0"):
         MidTermConfig(top_k=0)
+    with pytest.raises(ModelConfigError, match="divergence is 'as_printed'; it must be one of"):
+        MidTermConfig(divergence="as_printed")  # type: ignore[arg-type]
+    with pytest.raises(ModelConfigError, match="teacher is 'sum'"):
+        MidTermConfig(teacher="sum")  # type: ignore[arg-type]
+    with pytest.raises(ModelConfigError, match="residual is 'three'"):
+        NetworkConfig(residual="three")  # type: ignore[arg-type]
+    with pytest.raises(ModelConfigError, match="codebooks is 'one'"):
+        NetworkConfig(codebooks="one")  # type: ignore[arg-type]

@@ -156,3 +156,43 @@ def test_nonsense_is_refused(bundle: Bundle, recommender: Recommender) -> None:
         recommender.recommend(state_of(make_rows(3)), 0)
     with pytest.raises(ModelConfigError, match="beam_width is 0"):
         Recommender(bundle, beam_width=0)
+
+
+@pytest.mark.parametrize("k", [1, 5, 30])
+def test_exact_search_finds_the_best_items_from_any_beam(bundle: Bundle, k: int) -> None:
+    state = state_of(make_rows(12))
+    best = sorted(score_every_item(bundle, state).values(), reverse=True)[:k]
+    found = Recommender(bundle, beam_width=1, exact=True).recommend(state, k)
+    assert [one.score for one in found] == pytest.approx(best, abs=1e-4)
+
+
+def test_diversity_spreads_over_first_codes_and_still_fills_k(bundle: Bundle) -> None:
+    state, everything = state_of(make_rows(12)), len(bundle.catalogue)
+    sids = bundle.catalogue.sids_SD.tolist()
+    plain = Recommender(bundle, beam_width=8).recommend(state, 6)
+    diverse = Recommender(bundle, beam_width=8, max_per_first_code=1).recommend(state, 6)
+    assert len({one.sid[0] for one in plain}) < 3
+    assert len({one.sid[0] for one in diverse}) == min(6, len({sid[0] for sid in sids}))
+    filled = Recommender(bundle, max_per_first_code=1).recommend(state, everything)
+    assert len({one.item.item_id for one in filled}) == everything
+    best = {one.item.item_id for one in filled[: everything // 2]}
+    rest = Recommender(bundle, max_per_first_code=1).recommend(state, everything, best)
+    assert len(rest) == everything - len(best)
+
+
+def test_fewer_items_than_asked_for_are_all_there_is(bundle: Bundle) -> None:
+    everything = len(bundle.catalogue)
+    for recommender in (
+        Recommender(bundle, beam_width=1000),
+        Recommender(bundle, exact=True),
+        Recommender(bundle, max_per_first_code=2),
+    ):
+        found = recommender.recommend(state_of(make_rows(5)), everything + 100)
+        assert len({one.item.item_id for one in found}) == len(found) == everything
+
+
+def test_search_options_out_of_their_limits_are_refused(bundle: Bundle) -> None:
+    with pytest.raises(ModelConfigError, match="max_per_first_code 0"):
+        Recommender(bundle, max_per_first_code=0)
+    with pytest.raises(ModelConfigError, match="exclude one another"):
+        Recommender(bundle, max_per_first_code=1, exact=True)

@@ -38,9 +38,10 @@ num_heads = 2
 ffn_width = 8
 [train.network.features]
 item_buckets = 64
+[train.items]
+cooccurrence_width = 8
 [train.tokenizer]
-codebook_size = 6
-vector_width = 8
+codebook_sizes = [6, 6, 6]
 """
 
 
@@ -89,7 +90,9 @@ def test_a_log_becomes_a_bundle(
         ("[train.network.layer]\nwidht = 3", "train.network.layer: unknown setting 'widht'"),
         ("[train]\nbatch_size = 0", "batch_size is 0"),
         ("[train]\nbatch_size = '32'", "train.batch_size: expected int, found '32'"),
-        ("[train.tokenizer]\ncodebook_size = 256.9", "expected int, found 256.9"),
+        ("[train.tokenizer]\ncodebook_sizes = [256.9]", "expected int, found 256.9"),
+        ("[train.tokenizer]\nbalance = 0.5", "balance is 0.5"),
+        ("[train.items]\ncooccurrence_weight = 0", "one source above 0"),
         ("[train]\nminutes = nan", "train.minutes: expected a finite number"),
         ("[train.stages]\nshares = [0.5, 0.5]", "train.stages.shares: Not enough values"),
         ("train = 5", "train: expected a table, found 5"),

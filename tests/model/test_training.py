@@ -117,6 +117,10 @@ def test_training_is_repeatable_and_reports(
     assert sum(stage["steps"] for stage in report["stages"]) == SMALL.max_steps
     assert report["stages"][0]["kept_attention_mass"] is None
     assert 0 < report["stages"][2]["kept_attention_mass"] <= 1
+    assert report["stages"][0]["kept_by_top_k"] == {}
+    kept = report["stages"][1]["kept_by_top_k"]
+    assert list(kept) == ["64", "128", "256", "512", "1024"]
+    assert kept["64"] == pytest.approx(1)  # no user has more than sixteen
     assert report["bundle_version"] == load_bundle(tmp_path / "again").version
     json.dumps(report)
 

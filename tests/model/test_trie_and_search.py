@@ -1,6 +1,7 @@
-"""The trie and the beam search against brute force over every SID of random small catalogues."""
+"""The trie and the beam search against plain loops and brute force over every SID of random small catalogues."""
 
 import itertools
+from collections import Counter
 
 import numpy as np
 import pytest
@@ -8,95 +9,193 @@ import torch
 from hypothesis import given, settings, strategies as st
 from torch import Tensor
 
-from model.beam_search import ScoreNext, beam_search
+from model.beam_search import Beams, beam_search
 from model.errors import CatalogueError
 from model.repeats import RepeatMixture
 from model.trie import Trie
 
-NUM_CODES, NUM_LEVELS = 4, 3
+NUM_CODES = {1: 20, 2: 6, 3: 4, 4: 3, 5: 2}
+"""By number of levels."""
+
+Sids = tuple[tuple[int, ...], ...]
 
 
 @st.composite
 def catalogues(draw: st.DrawFn) -> tuple[np.ndarray, np.ndarray]:
-    """Distinct SIDs in order, and counts."""
-    everything = list(itertools.product(range(NUM_CODES), repeat=NUM_LEVELS))
+    """Distinct SIDs of one to five levels in order, and counts."""
+    levels = draw(st.integers(1, 5))
+    everything = list(itertools.product(range(NUM_CODES[levels]), repeat=levels))
     sids = sorted(draw(st.sets(st.sampled_from(everything), min_size=1, max_size=30)))
     counts = draw(st.lists(st.integers(0, 50), min_size=len(sids), max_size=len(sids)))
     return np.array(sids), np.array(counts)
 
 
-def table_logits(seed: int, batch: int) -> dict[tuple[int, ...], Tensor]:
-    """Random logits [B, K] for every prefix."""
-    generator = torch.Generator().manual_seed(seed)
-    prefixes = [p for n in range(NUM_LEVELS) for p in itertools.product(range(NUM_CODES), repeat=n)]
-    return {p: torch.randn(batch, NUM_CODES, generator=generator) for p in prefixes}
+class Table:
+    """Random logits [K] per prefix and request; with ties, they are 0 or 1."""
 
+    def __init__(self, seed: int, num_codes: int, *, ties: bool = False) -> None:
+        self.seed, self.num_codes, self.ties = seed, num_codes, ties
 
-def score_from(table: dict[tuple[int, ...], Tensor]) -> ScoreNext:
-    def score_next(codes: Tensor) -> Tensor:
+    def logits(self, prefix: tuple[int, ...], request: int) -> np.ndarray:
+        random = np.random.default_rng([self.seed, request, len(prefix), *prefix])
+        logits = random.normal(size=self.num_codes).astype(np.float32)
+        return (logits > 0).astype(np.float32) if self.ties else logits
+
+    def score_next(self, codes: Tensor) -> Tensor:
         rows = [
-            torch.stack([table[tuple(prefix)][b] for prefix in beams])
-            for b, beams in enumerate(codes.tolist())
+            [self.logits(tuple(prefix), request) for prefix in beams]
+            for request, beams in enumerate(codes.tolist())
         ]
-        return torch.stack(rows)
-
-    return score_next
+        return torch.from_numpy(np.array(rows))
 
 
-def brute_force(
-    sids: np.ndarray, counts: np.ndarray, table: dict[tuple[int, ...], Tensor], request: int
-) -> list[float]:
-    """Log-probability of every SID by loops over the definition."""
-    weights = np.maximum(counts, 1)
-    found = []
-    for sid in sids.tolist():
-        total = 0.0
-        for level in range(NUM_LEVELS):
-            prefix = tuple(sid[:level])
-            under = [i for i, s in enumerate(sids.tolist()) if tuple(s[:level]) == prefix]
-            mass: dict[int, float] = {}
-            for i in under:
-                mass[int(sids[i, level])] = mass.get(int(sids[i, level]), 0.0) + weights[i]
-            scores = {
-                code: float(table[prefix][request][code]) + np.log(m / sum(mass.values()))
-                for code, m in mass.items()
-            }
-            total += scores[sid[level]] - np.log(sum(np.exp(list(scores.values()))))
-        found.append(total)
-    return found
+def child_log_probs(
+    sids: Sids, weights: np.ndarray, table: Table, request: int, prefix: tuple[int, ...]
+) -> dict[int, float]:
+    """Log-probabilities of the codes that follow a prefix, by the definition."""
+    mass: Counter[int] = Counter()
+    for sid, weight in zip(sids, weights.tolist(), strict=True):
+        if sid[: len(prefix)] == prefix:
+            mass[sid[len(prefix)]] += weight
+    logits = table.logits(prefix, request)
+    scores = {c: float(logits[c]) + np.log(m / mass.total()) for c, m in mass.items()}
+    total = np.log(sum(np.exp(list(scores.values()))))
+    return {code: score - total for code, score in scores.items()}
 
 
-@settings(max_examples=40, deadline=None)
-@given(catalogues(), st.integers(0, 1000))
-def test_a_wide_beam_finds_what_brute_force_finds(
-    catalogue: tuple[np.ndarray, np.ndarray], seed: int
-) -> None:
-    sids, counts = catalogue
-    table = table_logits(seed, batch=2)
-    beams = beam_search(score_from(table), Trie(sids, counts), 2, NUM_CODES**NUM_LEVELS)
-    for request in range(2):
-        expected = np.array(brute_force(sids, counts, table, request))
-        assert np.exp(expected).sum() == pytest.approx(1.0, abs=1e-4)
+def brute_force(sids: np.ndarray, counts: np.ndarray, table: Table, request: int) -> np.ndarray:
+    """Log-probability of every SID."""
+    everything, weights = tuple(map(tuple, sids.tolist())), np.maximum(counts, 1)
+    return np.array(
+        [
+            sum(
+                child_log_probs(everything, weights, table, request, sid[:i])[sid[i]]
+                for i in range(len(sid))
+            )
+            for sid in everything
+        ]
+    )
+
+
+def plain_beam_search(
+    sids: np.ndarray, counts: np.ndarray, table: Table, width: int, cap: int | None = None
+) -> list[tuple[float, tuple[int, ...]]]:
+    """(log-probability, SID), best first: Python lists and sorting."""
+    everything, weights = tuple(map(tuple, sids.tolist())), np.maximum(counts, 1)
+    beams: list[tuple[float, tuple[int, ...]]] = [(0.0, ())]
+    for _ in range(sids.shape[1]):
+        grown = [
+            (total + log_prob, (*prefix, code))
+            for total, prefix in beams
+            for code, log_prob in child_log_probs(everything, weights, table, 0, prefix).items()
+        ]
+        beams, taken = [], Counter[int]()
+        for total, prefix in sorted(grown, reverse=True):
+            if len(beams) < width and (cap is None or taken[prefix[0]] < cap):
+                beams.append((total, prefix))
+                taken[prefix[0]] += 1
+    return beams
+
+
+def real_beams(beams: Beams, request: int = 0) -> list[tuple[float, tuple[int, ...]]]:
+    real = beams.log_probs[request] > -torch.inf
+    codes = beams.codes[request][real].tolist()
+    return list(zip(beams.log_probs[request][real].tolist(), map(tuple, codes), strict=True))
+
+
+def check_valid(beams: Beams, sids: np.ndarray) -> None:
+    """Distinct SIDs of the catalogue, numbered as there, best first."""
+    for request in range(len(beams.sids)):
         real = beams.log_probs[request] > -torch.inf
-        order = beams.sids[request][real].tolist()
-        assert sorted(order) == list(range(len(sids)))
-        np.testing.assert_allclose(beams.log_probs[request][real], expected[order], atol=1e-4)
-        assert np.all(np.diff(expected[order]) <= 1e-4)
+        numbers = beams.sids[request][real].tolist()
+        assert len(numbers) >= 1
+        assert len(set(numbers)) == len(numbers)
+        np.testing.assert_array_equal(beams.codes[request][real], sids[numbers])
+        assert (beams.log_probs[request].diff() <= 0)[real[1:]].all()
 
 
-@settings(max_examples=40, deadline=None)
-@given(catalogues(), st.integers(0, 1000), st.integers(1, 12))
-def test_any_beam_yields_valid_distinct_sids(
-    catalogue: tuple[np.ndarray, np.ndarray], seed: int, width: int
+@settings(max_examples=60, deadline=None)
+@given(catalogues(), st.integers(0, 1000), st.integers(1, 40), st.booleans())
+def test_the_best_are_those_of_brute_force(
+    catalogue: tuple[np.ndarray, np.ndarray], seed: int, wanted: int, ties: bool
+) -> None:
+    """Widened until the last wanted SID is proven: the top of the whole catalogue, and its values."""
+    sids, counts = catalogue
+    table, trie, width = (
+        Table(seed, NUM_CODES[sids.shape[1]], ties=ties),
+        Trie(sids, counts),
+        wanted,
+    )
+    beams = beam_search(table.score_next, trie, 2, width)
+    while (beams.log_probs[:, :wanted][:, -1] < beams.dropped_log_probs).any():
+        assert width < len(sids)
+        width *= 2
+        beams = beam_search(table.score_next, trie, 2, width)
+    check_valid(beams, sids)
+    for request in range(2):
+        expected = brute_force(sids, counts, table, request)
+        assert np.exp(expected).sum() == pytest.approx(1.0, abs=1e-4)
+        found = real_beams(beams, request)[:wanted]
+        best = np.sort(expected)[::-1][:wanted]
+        assert len(found) == min(wanted, len(sids))
+        np.testing.assert_allclose([log_prob for log_prob, _ in found], best, atol=1e-4)
+        numbers = beams.sids[request, : len(found)].tolist()
+        np.testing.assert_allclose(expected[numbers], best, atol=1e-4)
+
+
+@settings(max_examples=60, deadline=None)
+@given(catalogues(), st.integers(0, 1000), st.integers(1, 40), st.booleans())
+def test_nothing_that_was_dropped_is_better_than_said(
+    catalogue: tuple[np.ndarray, np.ndarray], seed: int, width: int, ties: bool
 ) -> None:
     sids, counts = catalogue
-    beams = beam_search(score_from(table_logits(seed, 1)), Trie(sids, counts), 1, width)
-    real = beams.log_probs[0] > -torch.inf
-    codes = [tuple(code) for code in beams.codes[0][real].tolist()]
-    assert len(set(codes)) == len(codes)
-    assert set(codes) <= {tuple(sid) for sid in sids.tolist()}
-    assert [sids[i].tolist() for i in beams.sids[0][real]] == [list(code) for code in codes]
-    assert len(codes) >= 1
+    table = Table(seed, NUM_CODES[sids.shape[1]], ties=ties)
+    beams = beam_search(table.score_next, Trie(sids, counts), 1, width)
+    check_valid(beams, sids)
+    found = {sid for _, sid in real_beams(beams)}
+    expected = brute_force(sids, counts, table, 0)
+    left = [p for sid, p in zip(sids.tolist(), expected, strict=True) if tuple(sid) not in found]
+    assert max(left, default=-np.inf) <= float(beams.dropped_log_probs) + 1e-4
+    if width >= len(sids):
+        assert not left
+        assert float(beams.dropped_log_probs) == -np.inf
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    catalogues(), st.integers(0, 1000), st.integers(1, 12), st.one_of(st.none(), st.integers(1, 4))
+)
+def test_any_beam_is_that_of_plain_loops(
+    catalogue: tuple[np.ndarray, np.ndarray], seed: int, width: int, cap: int | None
+) -> None:
+    """With and without a cap on the beams that share their first code."""
+    sids, counts = catalogue
+    table = Table(seed, NUM_CODES[sids.shape[1]])
+    trie = Trie(sids, counts)
+    beams = beam_search(table.score_next, trie, 1, width, max_per_first_code=cap)
+    check_valid(beams, sids)
+    expected = plain_beam_search(sids, counts, table, width, cap)
+    found = real_beams(beams)
+    assert [sid for _, sid in found] == [sid for _, sid in expected]
+    np.testing.assert_allclose([p for p, _ in found], [p for p, _ in expected], atol=1e-4)
+    if cap is not None:
+        assert max(Counter(sid[0] for _, sid in found).values()) <= cap
+
+
+def test_diversity_gives_more_first_codes() -> None:
+    """One first code holds almost all probability: without a cap it takes every beam."""
+    sids = np.array(list(itertools.product(range(5), repeat=2)))
+    counts = np.where(sids[:, 0] == 3, 1000, 1)
+
+    def silence(codes: Tensor) -> Tensor:
+        return torch.zeros(1, codes.shape[1], 5)
+
+    plain, diverse = (
+        {sid[0] for _, sid in real_beams(beam_search(silence, Trie(sids, counts), 1, 5, None, cap))}
+        for cap in (None, 1)
+    )
+    assert plain == {3}
+    assert diverse == {0, 1, 2, 3, 4}
 
 
 @settings(max_examples=30, deadline=None)
@@ -117,14 +216,15 @@ def test_repeats_are_mixed_per_whole_sid(
         torch.tensor(history)[None],
         torch.tensor(shares, dtype=torch.float32)[None],
     )
-    table = table_logits(seed, 1)
-    beams = beam_search(score_from(table), Trie(sids, counts), 1, 64, mixture)
+    table = Table(seed, NUM_CODES[sids.shape[1]])
+    beams = beam_search(table.score_next, Trie(sids, counts), 1, 64, mixture)
     generator = np.exp(brute_force(sids, counts, table, 0))
     repeat = np.array([shares[history == i].sum() for i in range(len(sids))])
     expected = np.log(0.3 * generator + 0.7 * repeat)
-    real = beams.log_probs[0] > -torch.inf
-    order = beams.sids[0][real].tolist()
-    np.testing.assert_allclose(beams.log_probs[0][real], expected[order], atol=1e-4)
+    check_valid(beams, sids)
+    numbers = beams.sids[0, : len(sids)].tolist()
+    assert sorted(numbers) == list(range(len(sids)))
+    np.testing.assert_allclose(beams.log_probs[0, : len(sids)], expected[numbers], atol=1e-4)
 
 
 @settings(max_examples=30, deadline=None)
@@ -134,7 +234,7 @@ def test_children_are_those_of_the_sids(catalogue: tuple[np.ndarray, np.ndarray]
     trie = Trie(sids, counts)
     for number, sid in enumerate(sids.tolist()):
         parent = 0
-        for level in range(NUM_LEVELS):
+        for level in range(sids.shape[1]):
             children = trie.children(level, torch.tensor([parent]))
             codes = children.codes[0][children.real[0]].tolist()
             expected = {s[level] for s in sids.tolist() if s[:level] == sid[:level]}

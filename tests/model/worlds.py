@@ -7,6 +7,7 @@ from model.layers import LayerConfig
 from model.lifecycle import LifecycleConfig
 from model.mid_term import MidTermConfig
 from model.network import NetworkConfig
+from model.tokenizer.item_vectors import ItemVectorConfig
 from model.tokenizer.tokenizer import TokenizerConfig
 from model.training.config import StageRules, TrainConfig
 from state.event_log import EventLog
@@ -59,7 +60,8 @@ SMALL = TrainConfig(
         lifecycle=LifecycleConfig(num_queries=3, reconstruction_len=4),
     ),
     history=HistoryConfig(recent_len=8, mid_term_len=16, chunk_len=4, max_history=1000),
-    tokenizer=TokenizerConfig(num_levels=3, codebook_size=6, vector_width=8, window=3),
+    items=ItemVectorConfig(cooccurrence_width=8, window=3),
+    tokenizer=TokenizerConfig(codebook_sizes=(6, 6, 6)),
     stages=StageRules(evaluate_every=5),
     min_item_count=2,
     max_steps=24,

@@ -110,6 +110,48 @@ async def test_failures_are_counted_and_tried_again(
     assert "no checkpoint of partition 3" in caplog.text
 
 
+async def test_the_newest_usable_one_is_known_before_the_partition_is_served(
+    tmp_path: Path, repository: Path
+) -> None:
+    first = Node(tmp_path / "one", repository)
+    async with first.running() as store:
+        add(store, 10)
+        await until(lambda: first.machine.offsets() == [10])
+        add(store, 10)
+        newest = first.machine.take(store).manifest
+    place = repository / "interactions" / f"{PARTITION:05d}"
+    (place / f"{newest.name}.json").write_text("{}")
+    again = Node(tmp_path / "one", repository)
+    again.served.clear()
+    log = again.checkpointer.log
+    async with again.running():
+        await until(lambda: log.created_at_ms(PARTITION) is not None)
+        assert log.last[PARTITION].manifest.next_offset == 10
+        again.stores.close(PARTITION)
+        await until(lambda: log.created_at_ms(PARTITION) is None)
+    assert log.num_failures(PARTITION) == 0
+
+
+async def test_damage_is_a_failure_that_names_the_file(
+    tmp_path: Path, repository: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    node = Node(tmp_path / "one", repository, interval_s=0.05)
+    async with node.running() as store:
+        add(store, 500)
+        await until(lambda: node.machine.offsets() == [500])
+        path = max(
+            node.machine.directory.path(PARTITION).glob("*.sst"),
+            key=lambda each: each.stat().st_size,
+        )
+        data = bytearray(path.read_bytes())
+        data[len(data) // 2] ^= 1
+        path.write_bytes(data)
+        add(store, 5)
+        await until(lambda: node.checkpointer.log.num_failures(PARTITION) >= 2)
+    assert node.machine.offsets() == [500]
+    assert f"damaged on disk: {path.name}" in caplog.text
+
+
 async def test_a_partition_that_went_elsewhere_is_not_published(
     tmp_path: Path, repository: Path
 ) -> None:
@@ -136,6 +178,7 @@ async def test_an_operator_is_told(tmp_path: Path, repository: Path) -> None:
         options = ["--state", address]
         first = await asyncio.to_thread(call, "store", "checkpoint", "--json", *options)
         again = await asyncio.to_thread(call, "store", "checkpoint", *options)
+        full = await asyncio.to_thread(call, "store", "checkpoint", "--full", "--json", *options)
         repository.rename(tmp_path / "away")
         add(store, 10)
         failed = await asyncio.to_thread(call, "store", "checkpoint", *options)
@@ -143,5 +186,7 @@ async def test_an_operator_is_told(tmp_path: Path, repository: Path) -> None:
     assert (taken["partition"], taken["next_offset"]) == (PARTITION, "10")
     assert int(taken["bytes"]) > 0
     assert "nothing new since" in again.stdout
+    (anew,) = full.document()["checkpoints"]
+    assert anew["uploaded_bytes"] == anew["bytes"]
     assert failed.code == 1
     assert "partition 3 failed: there is no" in failed.stdout

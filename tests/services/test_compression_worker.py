@@ -1,11 +1,14 @@
 """The compression worker against a real StateService: incremental, bounded, harmless when stale."""
 
 import asyncio
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 
+from model.errors import SummaryError
 from protos.compression_pb2 import CompressionJob
 from services.clients import StateClient
 from services.compression_worker import CompressionWorker
+from state.interaction import Rows
 from state.summary import Summary
 from tests.services.nodes import FakeOwner, SumCompressor
 
@@ -89,6 +92,28 @@ async def test_doubled_jobs_and_strangers_do_no_harm() -> None:
     assert summary is not None
     assert int.from_bytes(summary.accumulators, "big") == sum(range(1, 13))
     assert summary_of(owner, "bob") is None
+
+
+class Picky(SumCompressor):
+    """Cannot make sense of the bytes it is given back."""
+
+    def roll(
+        self, base: Summary | None, chunks: Sequence[Rows], end_boundary: int, now_ms: int
+    ) -> Summary:
+        if base is not None:
+            raise SummaryError("accumulators of another layout")
+        return super().roll(base, chunks, end_boundary, now_ms)
+
+
+async def test_a_user_that_cannot_be_compressed_holds_up_nobody() -> None:
+    owner = FakeOwner()
+    owner.add("ann", 24)
+    await compress(owner, SumCompressor(), "ann")
+    owner.add("ann", 3)
+    owner.add("bob", 24)
+    worker = await compress(owner, Picky(), "ann", "bob")
+    assert worker.counters["failed"] == 1
+    assert summary_of(owner, "bob") is not None
 
 
 async def test_an_owner_that_is_away_is_survived() -> None:

@@ -69,6 +69,7 @@ class Watched:
             stores=node.stores,
             dirty_users=lambda: 7,
             checkpoint_created_at_ms=lambda n: None if n else round(time.time() * 1_000) - 90_000,
+            checkpoint_failures=lambda n: n,
         )
         self.endpoints: HttpServer = watch_endpoints(
             "127.0.0.1:0",
@@ -188,6 +189,7 @@ def assert_partitions(samples: Samples, num_records: int) -> None:
         }
     assert samples["gemstream_checkpoint_age_seconds", "0"] == pytest.approx(90, abs=20)
     assert ("gemstream_checkpoint_age_seconds", "1") not in samples
+    assert samples["gemstream_checkpoint_failures_total", "2"] == 2
 
 
 def assert_store(samples: Samples) -> None:
@@ -298,7 +300,12 @@ def busy_node() -> StateNodeCollector:
     node.progress.opened(4, 0)
     node.progress.heard({4: 10}, node.progress.now_s())
     node.progress.applied({4: 9}, {4: START_MS})
-    return replace(node, dirty_users=lambda: 3, checkpoint_created_at_ms=lambda _: START_MS)
+    return replace(
+        node,
+        dirty_users=lambda: 3,
+        checkpoint_created_at_ms=lambda _: START_MS,
+        checkpoint_failures=lambda _: 1,
+    )
 
 
 def expose(*collectors: Any) -> str:

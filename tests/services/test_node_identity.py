@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from services.node_identity import node_identity
-from state.errors import StoreError
+from services.node_identity import claim, node_identity
+from state.errors import StoreError, StoreLocked
 
 
 def test_the_name_is_made_once(tmp_path: Path) -> None:
@@ -31,3 +31,12 @@ def test_a_write_that_fails_leaves_nothing(tmp_path: Path, monkeypatch: pytest.M
     with pytest.raises(StoreError, match="No space left"):
         node_identity(tmp_path)
     assert not (tmp_path / "node-id").exists()
+
+
+def test_a_directory_takes_one_node_at_a_time(tmp_path: Path) -> None:
+    with claim(tmp_path):
+        with pytest.raises(StoreLocked, match="another state node works here"):
+            with claim(tmp_path):
+                pass
+    with claim(tmp_path):
+        pass

@@ -38,6 +38,11 @@ def test_file_then_environment_then_options(
         ("[history]\nmid_term_len = 100", "mid_term_len is 100; it must be at least"),
         ("[topics]\nnum_partitions = 0", "num_partitions is 0"),
         ("[inference_node]\nbeam_width = 0", "beam_width is 0"),
+        ("[inference_node]\nmax_per_first_code = 0", "max_per_first_code is 0"),
+        (
+            "[inference_node]\nmax_per_first_code = 2\nexact_search = true",
+            "max_per_first_code is 2 and exact_search True",
+        ),
         ("history = ", "gemstream.toml"),
         ("[history]\nlate = 'burn'", "history.late: expected 'store' or 'drop', found 'burn'"),
         ("history = 5", "history: expected a table, found 5"),

@@ -1,6 +1,7 @@
 """`gemstream store list|verify|restore`, as somebody in front of an incident uses them: no node runs."""
 
 import json
+from hashlib import sha256
 from pathlib import Path
 
 import pytest
@@ -81,6 +82,7 @@ def test_verify_names_a_damaged_checkpoint(site: Site) -> None:
     assert deep.code == 1
     assert "DAMAGED" in deep.stdout
     assert f"its contents have another hash ({largest.name})" in deep.stdout
+    assert f"delete {largest}: the next checkpoint" in deep.stdout
     largest.unlink()
     shallow = site.call("verify", "--json")
     assert shallow.code == 1
@@ -149,3 +151,27 @@ def test_a_damaged_checkpoint_is_not_put_in_place(site: Site) -> None:
     assert site.newest.name in done.stderr
     assert "choose one with --offset" in done.stderr
     assert site.call("verify", "--json").document()["stores"][0]["next_offset"] == 170
+
+
+def test_restore_reads_the_copy_first(site: Site) -> None:
+    """A checkpoint whose hashes are right may have been made of a store that was damaged."""
+    manifest_path = site.files.parent / f"{site.newest.name}.json"
+    table = max(
+        (file for file in site.newest.files if file.name.endswith(".sst")),
+        key=lambda file: file.num_bytes,
+    )
+    data = bytearray((site.files / table.sha256).read_bytes())
+    data[200] ^= 1
+    digest = sha256(data).hexdigest()
+    (site.files / digest).write_bytes(data)
+    manifest_path.write_text(manifest_path.read_text().replace(table.sha256, digest))
+    done = site.call("restore", "--partition", "3")
+    assert done.code == 1
+    assert "Corruption" in done.stderr
+    assert "partition 3 keeps the store that it has" in done.stderr
+    assert site.machine.restorer.local_offset(3) == 170
+    assert site.call("restore", "--partition", "3", "--no-check").code == 0
+    assert site.machine.restorer.local_offset(3) == 150
+    done = site.call("restore", "--partition", "3", "--offset", "100", "--discard-newer")
+    assert done.code == 0
+    assert site.machine.restored() == site.then

@@ -47,9 +47,14 @@ class Machine:
         return UserStore(open_rocks(self.directory.path(PARTITION)), SMALL, PARTITION)
 
     def take(
-        self, store: UserStore, check: Callable[[], None] = always_owned, *, prune: bool = False
+        self,
+        store: UserStore,
+        check: Callable[[], None] = always_owned,
+        *,
+        prune: bool = False,
+        full: bool = False,
     ) -> Taken:
-        taken = self.writer.take(store, check, prune=prune)
+        taken = self.writer.take(store, check, prune=prune, full=full)
         assert taken is not None
         return taken
 

@@ -71,6 +71,10 @@ def test_any_order_of_arrivals_is_found_to_be_right(
         offset += len(poll)
         users = [f"user-{user}".encode() for user, _ in poll]
         deletions = [Deletion("user-0", offset, START_MS + 5)] if len(poll) % 4 == 0 else []
+        if len(poll) % 3 == 0:
+            deletions.append(
+                Deletion("user-1", offset + len(deletions), START_MS + 50, offset // 2)
+            )
         offset += len(deletions)
         store.apply(Arrivals(0, Position(offset, 0), users, offsets, rows, deletions))
         assert damage_of_any(store, history) == []

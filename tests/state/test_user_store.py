@@ -15,6 +15,7 @@ from state.errors import ConfigError, CorruptValue, StoreError
 from state.inspection import inspect_user, users_of
 from state.interaction import Rows, empty_rows
 from state.key_value_store import Batch, Family, KeyValueStore, MemoryStore
+from state.poll_batch import read_num_users
 from state.rocks_config import RocksConfig
 from state.rocks_store import RocksMemory, RocksStore
 from state.segments import HistoryConfig
@@ -220,6 +221,7 @@ def test_deletions_give_the_same_state_however_the_log_is_split(
     for index in range(len(log)):
         UserStore(one_by_one, SMALL, 0).apply(arrivals_of(log, index, index + 1))
     assert stored_histories(split) == stored_histories(one_by_one)
+    assert read_num_users(split) == len(list(users_of(split)))
     system = [list(store.scan(Family.SYSTEM, b"", b"\xff")) for store in (split, one_by_one)]
     assert not log or system[0] == system[1]
 
@@ -251,6 +253,7 @@ def test_appending_many_users_at_once_is_as_folding_each(
             )
         )
         start = end
+    assert store.num_users() == len(list(users_of(database))) == len(set(users))
     for user in set(users):
         history = History(SMALL)
         for index in [n for n, other in enumerate(users) if other == user]:

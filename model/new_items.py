@@ -1,0 +1,84 @@
+"""New items in a loaded bundle: SIDs without refitting, and a catalogue and trie that hold them.
+
+Shapes: N new items, D levels, W width of given vectors.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from model.bundle import Bundle
+from model.catalogue import CatalogueItem
+from model.errors import CatalogueError
+from model.tokenizer.fold_in import weigh_companions
+from model.tokenizer.item_vectors import CONTENT, TEXT
+from model.trie import Trie
+
+
+@dataclass(frozen=True, kw_only=True)
+class NewItem:
+    """What is known of an item that has no SID yet: at least one of content, title (where titles count) and company."""
+
+    item: CatalogueItem
+    content: npt.NDArray[np.float32] | None = None
+    """As wide as the vectors that the bundle was trained with, from the same source."""
+    seen_with: Sequence[int] = ()
+    """Ids of items it appeared with, with repetition; those that the catalogue does not have are skipped."""
+
+
+def new_item_vectors(bundle: Bundle, new: Sequence[NewItem]) -> Tensor:
+    """[N, V] item vectors. Raises ModelConfigError for content that the bundle's vectors have no place for."""
+    vectors, given = bundle.item_vectors, {}
+    if any(one.content is not None for one in new):
+        width = next(len(one.content) for one in new if one.content is not None)
+        absent = np.zeros(width, np.float32)
+        rows = [absent if one.content is None else one.content for one in new]
+        given[CONTENT] = torch.from_numpy(np.stack(rows).astype(np.float32))
+    if vectors.text is not None:
+        given[TEXT] = vectors.text.encode([one.item.title for one in new])
+    found = [bundle.catalogue.find(np.array(one.seen_with, np.uint64)) for one in new]
+    counts = bundle.catalogue.counts
+    return vectors.of_new(
+        given, [weigh_companions(indices[indices >= 0], counts) for indices in found]
+    )
+
+
+def assign_sids(bundle: Bundle, new: Sequence[NewItem]) -> npt.NDArray[np.int64]:
+    """[N, D] codes of new items. Raises ModelConfigError as `new_item_vectors`, CatalogueError for unknown items."""
+    return _codes(bundle, new, new_item_vectors(bundle, new))
+
+
+def with_new_items(bundle: Bundle, new: Sequence[NewItem]) -> Bundle:
+    """The bundle with a larger catalogue and trie: same network, same version, so summaries stay valid.
+
+    Raises CatalogueError for an item that is already there or of which nothing is known, ModelConfigError.
+    """
+    if not new:
+        return bundle
+    vectors_NV = new_item_vectors(bundle, new)
+    sids_ND = _codes(bundle, new, vectors_NV)
+    catalogue = bundle.catalogue.with_items([one.item for one in new], sids_ND)
+    known = bundle.catalogue.item_ids
+    ids = np.concatenate([known, np.array([one.item.item_id for one in new], np.uint64)])
+    order = np.argsort(ids)
+    rows = order[np.searchsorted(ids[order], catalogue.item_ids)]
+    return replace(
+        bundle,
+        catalogue=catalogue,
+        item_vectors=bundle.item_vectors.with_rows(vectors_NV).rows(rows),
+        trie=Trie(catalogue.sids_SD, catalogue.sid_counts_S),
+    )
+
+
+def _codes(bundle: Bundle, new: Sequence[NewItem], vectors_NV: Tensor) -> npt.NDArray[np.int64]:
+    nothing = torch.nonzero(~vectors_NV.any(1))[:, 0].tolist()
+    if nothing:
+        raise CatalogueError(
+            f"nothing is known of new item {new[nothing[0]].item.item_id}: give content, or known items it was seen "
+            f"with (the bundle's vectors tell {', '.join(block.name for block in bundle.item_vectors.blocks)})"
+        )
+    return bundle.tokenizer.assign(vectors_NV).numpy()
