@@ -70,6 +70,16 @@ def print_report(report: dict[str, Any]) -> None:
             for stage in report.get("stages", [])
         ],
     )  # fmt: skip
+    kept = [stage for stage in report.get("stages", []) if stage.get("kept_by_top_k")]
+    if kept:
+        print_table(
+            "Attention mass that the indexers' best k interactions keep",
+            ("stage", *(top_ks := sorted(kept[0]["kept_by_top_k"], key=int))),
+            [
+                (stage["name"], *(_percent(stage["kept_by_top_k"][k]) for k in top_ks))
+                for stage in kept
+            ],
+        )
     if recall := report.get("recall_at_20"):
         print_table(
             f"Recall@20 of {recall['baskets']} held-out baskets",
