@@ -4,7 +4,7 @@ import asyncio
 import time
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import grpc.aio
 
@@ -25,6 +25,7 @@ from stream.progress import PartitionProgress
 from stream.topics import partition_of
 
 Context = grpc.aio.ServicerContext[Any, Any]
+_Sent = TypeVar("_Sent")
 
 _MAX_NEWEST = 256
 _LOG_TIMEOUT_S = 10.0
@@ -32,10 +33,17 @@ _MAX_WAIT_MS = 60_000
 _LOOK_EVERY_S = 0.05
 
 
-def _not_in_the_log(what: str, error: Exception) -> str:
-    if isinstance(error, TimeoutError):
-        return f"Kafka has not taken {what} for {_LOG_TIMEOUT_S:.0f} s; ask again once it answers"
-    return f"{what} is not in the log: {error}"
+async def _into_the_log(what: str, sending: Awaitable[_Sent]) -> _Sent:
+    """What `sending` returns. Raises Unreachable, naming `what`, where the log does not take it in time."""
+    try:
+        async with asyncio.timeout(_LOG_TIMEOUT_S):
+            return await sending
+    except TimeoutError as error:
+        raise Unreachable(
+            f"Kafka has not taken {what} for {_LOG_TIMEOUT_S:.0f} s; ask again once it answers"
+        ) from error
+    except StreamError as error:
+        raise Unreachable(f"{what} is not in the log: {error}") from error
 
 
 @dataclass(frozen=True)
@@ -93,11 +101,7 @@ class AdminService(admin_pb2_grpc.AdminServiceServicer):
     ) -> admin_pb2.DeleteUserResponse:
         """See protos/admin.proto."""
         check_user_id(request.user_id)
-        try:
-            async with asyncio.timeout(_LOG_TIMEOUT_S):
-                await self._node.delete_user(request.user_id)
-        except (StreamError, TimeoutError) as error:
-            raise Unreachable(_not_in_the_log("the deletion", error)) from error
+        await _into_the_log("the deletion", self._node.delete_user(request.user_id))
         partition = partition_of(request.user_id, self._node.num_partitions)
         return admin_pb2.DeleteUserResponse(partition=partition)
 
@@ -107,11 +111,9 @@ class AdminService(admin_pb2_grpc.AdminServiceServicer):
         """See protos/admin.proto."""
         check_user_id(request.user_id)
         check_item_id(request.item_id)
-        try:
-            async with asyncio.timeout(_LOG_TIMEOUT_S):
-                offset = await self._node.forget(request.user_id, request.item_id)
-        except (StreamError, TimeoutError) as error:
-            raise Unreachable(_not_in_the_log("the request to forget", error)) from error
+        offset = await _into_the_log(
+            "the request to forget", self._node.forget(request.user_id, request.item_id)
+        )
         partition = partition_of(request.user_id, self._node.num_partitions)
         wait_s = min(request.wait_ms, _MAX_WAIT_MS) / 1_000
         return admin_pb2.DeleteInteractionsResponse(

@@ -1,9 +1,8 @@
 """gRPC clients of the state node, and of everything the command line asks."""
 
 from collections.abc import Awaitable, Callable
-from contextlib import AsyncExitStack
-from types import TracebackType
-from typing import Any, Self
+from contextlib import AbstractAsyncContextManager, AsyncExitStack
+from typing import Any
 
 import grpc
 import grpc.aio
@@ -23,7 +22,7 @@ _OPTIONS = [
 ]
 
 
-class StateClient:
+class StateClient(AbstractAsyncContextManager["StateClient"]):
     """Reads users and exchanges summaries with one state node. Use as an async context manager."""
 
     def __init__(self, address: str, timeout_s: float) -> None:
@@ -33,16 +32,7 @@ class StateClient:
         self._channel = grpc.aio.insecure_channel(address, options=_OPTIONS)
         self._stub = StateServiceStub(self._channel)
 
-    async def __aenter__(self) -> Self:
-        """Return itself."""
-        return self
-
-    async def __aexit__(
-        self,
-        error_type: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *error: object) -> None:
         """Close the channel."""
         await self._channel.close()
 
@@ -85,7 +75,29 @@ class StateClient:
         return reply.stored, reply.complete
 
 
-class RoutedStateClient:
+class StateClients:
+    """One client per state node, kept: channels are costly to make."""
+
+    def __init__(self, timeout_s: float) -> None:
+        """None yet."""
+        self._timeout_s = timeout_s
+        self._clients: dict[str, StateClient] = {}
+        self._stack = AsyncExitStack()
+
+    def at(self, address: str) -> StateClient:
+        """The client of the node at an address."""
+        if address not in self._clients:
+            client = StateClient(address, self._timeout_s)
+            self._stack.push_async_exit(client)
+            self._clients[address] = client
+        return self._clients[address]
+
+    async def close(self) -> None:
+        """Close all channels."""
+        await self._stack.aclose()
+
+
+class RoutedStateClient(AbstractAsyncContextManager["RoutedStateClient"]):
     """Reads every user from the node that announced to serve its partition. Use as an async context manager."""
 
     def __init__(
@@ -98,21 +110,11 @@ class RoutedStateClient:
         self._find_owner = find_owner
         self._num_partitions = num_partitions
         self._timeout_s = timeout_s
-        self._clients: dict[str, StateClient] = {}
-        self._stack = AsyncExitStack()
+        self._clients = StateClients(timeout_s)
 
-    async def __aenter__(self) -> Self:
-        """Return itself."""
-        return self
-
-    async def __aexit__(
-        self,
-        error_type: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *error: object) -> None:
         """Close the channels."""
-        await self._stack.aclose()
+        await self._clients.close()
 
     async def read_user(self, user_id: str, bundle_version: str) -> UserState | None:
         """The user's state; None when there is none. Raises Unreachable."""
@@ -120,11 +122,7 @@ class RoutedStateClient:
         address = await self._find_owner(partition, self._timeout_s)
         if address is None:
             raise Unreachable(f"no state node has announced to serve partition {partition}")
-        client = self._clients.get(address)
-        if client is None:
-            client = StateClient(address, self._timeout_s)
-            self._clients[address] = await self._stack.enter_async_context(client)
-        return await client.read_user(user_id, bundle_version)
+        return await self._clients.at(address).read_user(user_id, bundle_version)
 
 
 def recommend(

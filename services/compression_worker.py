@@ -6,12 +6,11 @@ import time
 from collections import Counter
 from collections.abc import Sequence
 from concurrent.futures import Executor
-from contextlib import AsyncExitStack
 from typing import Protocol
 
 from model.errors import ModelError
 from protos.compression_pb2 import CompressionJob
-from services.clients import StateClient
+from services.clients import StateClients
 from services.errors import NotFound, ServiceError
 from state.chunk_codec import decode_rows
 from state.errors import StateError
@@ -46,14 +45,13 @@ class CompressionWorker:
         self._executor = executor
         self._max_chunks = max_chunks
         self._slots = asyncio.Semaphore(concurrency)
-        self._owners: dict[str, StateClient] = {}
-        self._resources = AsyncExitStack()
+        self._owners = StateClients(_CALL_TIMEOUT_S)
         self.counters: Counter[str] = Counter()
         self.jobs_in_hand = 0
 
     async def close(self) -> None:
         """Close the connections to owners."""
-        await self._resources.aclose()
+        await self._owners.close()
 
     async def compress(self, jobs: Sequence[CompressionJob]) -> None:
         """Bring every job's user up to its boundary. A user that fails is logged and left to the next job."""
@@ -74,7 +72,7 @@ class CompressionWorker:
                 log.warning("user %r not compressed, its owner asks again: %s", job.user_id, error)
 
     async def _compress_user(self, job: CompressionJob) -> None:
-        owner = await self._owner(job.owner_address)
+        owner = self._owners.at(job.owner_address)
         version = self._compressor.bundle_version
         complete = False
         while not complete:
@@ -97,10 +95,3 @@ class CompressionWorker:
             self.counters["chunks"] += len(chunks)
             if not stored:
                 return
-
-    async def _owner(self, address: str) -> StateClient:
-        """One channel per owner, kept: channels are costly to make."""
-        if address not in self._owners:
-            client = StateClient(address, _CALL_TIMEOUT_S)
-            self._owners[address] = await self._resources.enter_async_context(client)
-        return self._owners[address]

@@ -6,38 +6,20 @@ offset  size  field
 5       16 n  the entries in their order: item id (8, little-endian), event time until which it is refused (8)
 """
 
-import struct
-import zlib
-
 import numpy as np
 
-from state.errors import CorruptValue, UnknownFormat
+from state.envelope import seal, unseal
 from state.forgotten_items import FORGOTTEN, ForgottenItems
 
 FORMAT_VERSION = 1
-_ENVELOPE = struct.Struct("<BI")
 
 
 def encode_forgotten(forgotten: ForgottenItems) -> bytes:
     """A list to bytes."""
-    body = forgotten.entries.tobytes()
-    return _ENVELOPE.pack(FORMAT_VERSION, zlib.crc32(body)) + body
+    return seal(FORMAT_VERSION, forgotten.entries.tobytes())
 
 
 def decode_forgotten(data: bytes) -> ForgottenItems:
     """Bytes to a list. Raises UnknownFormat or CorruptValue."""
-    if len(data) < _ENVELOPE.size:
-        raise CorruptValue(
-            f"a list of forgotten items has {len(data)} bytes; at least {_ENVELOPE.size} are needed"
-        )
-    version, checksum = _ENVELOPE.unpack_from(data)
-    if version != FORMAT_VERSION:
-        raise UnknownFormat(
-            f"a list of forgotten items has format version {version}; this release reads version {FORMAT_VERSION}"
-        )
-    body = data[_ENVELOPE.size :]
-    if zlib.crc32(body) != checksum:
-        raise CorruptValue(
-            "a list of forgotten items fails its checksum; restore the store from a checkpoint that `gemstream store verify --deep` finds good"
-        )
+    _, body = unseal(data, "a list of forgotten items", FORMAT_VERSION)
     return ForgottenItems(np.frombuffer(body, FORGOTTEN))

@@ -88,8 +88,8 @@ class InteractionConsumer(ConsumerRebalanceListener):  # type: ignore[misc]  # a
         self._stores = stores
         self._failure: StreamError | StateError | None = None
         self._generation = 0
-        self._positioned: set[int] = set()
         self._starts: dict[int, int] = {}
+        """The partitions that were sought, and where to; only these are read."""
         self._opening: set[asyncio.Task[None]] = set()
         self._lease = Lease(config.session_timeout_ms / 1_000)
         self._consumer: AIOKafkaConsumer | None = None
@@ -142,7 +142,7 @@ class InteractionConsumer(ConsumerRebalanceListener):  # type: ignore[misc]  # a
         records = {
             where.partition: records
             for where, records in polled.items()
-            if records and where.partition in self._positioned
+            if records and where.partition in self._starts
         }
         return Poll(generation, records, await self._reading_positions())
 
@@ -154,7 +154,7 @@ class InteractionConsumer(ConsumerRebalanceListener):  # type: ignore[misc]  # a
         except NoOffsetForPartitionError:
             return {}  # seen before the seek to the stored offset, which is all that counts
         except OffsetOutOfRangeError as error:
-            if not any(where.partition in self._positioned for where in error.args[0]):
+            if not any(where.partition in self._starts for where in error.args[0]):
                 return {}
             raise OffsetUnreachable(
                 f"retention of {self._topic!r} overtook this node while it was reading: {error}"
@@ -171,7 +171,7 @@ class InteractionConsumer(ConsumerRebalanceListener):  # type: ignore[misc]  # a
     async def _reading_positions(self) -> dict[int, int]:
         return {
             partition: await self._running.position(TopicPartition(self._topic, partition))
-            for partition in self._positioned & self.assigned()
+            for partition in self._starts.keys() & self.assigned()
         }
 
     def assigned(self) -> set[int]:
@@ -222,12 +222,12 @@ class InteractionConsumer(ConsumerRebalanceListener):  # type: ignore[misc]  # a
 
     async def renew(self) -> None:
         """Ask the coordinator to confirm this member, if that was some time ago."""
-        if self._positioned and self._lease.is_due():
+        if self._starts and self._lease.is_due():
             await self.commit(await self._stored_offsets())
 
     async def _stored_offsets(self) -> dict[int, int]:
         offsets = {}
-        for partition in sorted(self._positioned):
+        for partition in sorted(self._starts):
             position = await asyncio.to_thread(self._stores.get(partition).position)
             offsets[partition] = position.next_offset if position else self._starts[partition]
         return offsets
@@ -259,7 +259,7 @@ class InteractionConsumer(ConsumerRebalanceListener):  # type: ignore[misc]  # a
         self._generation += 1
         self._lease.drop()
         async with self.processing:
-            self._positioned.clear()
+            self._starts.clear()
             self.progress.revoked()
             log.info("partitions revoked: %s", sorted(where.partition for where in revoked))
 
@@ -314,7 +314,6 @@ class InteractionConsumer(ConsumerRebalanceListener):  # type: ignore[misc]  # a
                 self._running.seek(where, start)
                 self._running.resume(where)
                 self._starts[where.partition] = start
-                self._positioned.add(where.partition)
                 self.phases.opened(where.partition, ends[where])
                 self.progress.opened(where.partition, max(start, position))
         except (StreamError, StateError) as error:

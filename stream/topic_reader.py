@@ -1,6 +1,7 @@
 """Reads a topic from its beginning, outside any consumer group: to its end, or on and on."""
 
 from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 
 from aiokafka import AIOKafkaConsumer, ConsumerRecord, TopicPartition
 from aiokafka.errors import KafkaError
@@ -17,20 +18,10 @@ async def read_topic(bootstrap: str, topic: str) -> AsyncIterator[ConsumerRecord
     num_partitions = (await describe_cluster(bootstrap)).partitions.get(topic)
     if num_partitions is None:
         raise StreamError(f"Kafka at {bootstrap} has no topic {topic!r}")
-    consumer = AIOKafkaConsumer(
-        bootstrap_servers=bootstrap, auto_offset_reset="earliest", enable_auto_commit=False
-    )
-    try:
-        await consumer.start()
+    async with _reading(bootstrap, topic) as consumer:
         for partition in range(num_partitions):
             async for record in _read_partition(consumer, TopicPartition(topic, partition)):
                 yield record
-    except (KafkaError, OSError) as error:
-        raise BrokerUnavailable(
-            f"cannot read {topic!r} from Kafka at {bootstrap}: {error}"
-        ) from error
-    finally:
-        await consumer.stop()
 
 
 async def _read_partition(
@@ -48,16 +39,23 @@ async def _read_partition(
 
 async def follow_topic(bootstrap: str, topic: str) -> AsyncIterator[ConsumerRecord]:
     """Every record of a topic from its beginning on, and then what comes. Raises BrokerUnavailable."""
+    async with _reading(bootstrap, topic, topic) as consumer:
+        async for record in consumer:
+            yield record
+
+
+@asynccontextmanager
+async def _reading(bootstrap: str, topic: str, *subscribed: str) -> AsyncIterator[AIOKafkaConsumer]:
+    """A consumer without a group that begins at the beginning; errors name `topic`. Raises BrokerUnavailable."""
     consumer = AIOKafkaConsumer(
-        topic,
+        *subscribed,
         bootstrap_servers=bootstrap,
         auto_offset_reset="earliest",
         enable_auto_commit=False,
     )
     try:
         await consumer.start()
-        async for record in consumer:
-            yield record
+        yield consumer
     except (KafkaError, OSError) as error:
         raise BrokerUnavailable(
             f"cannot read {topic!r} from Kafka at {bootstrap}: {error}"

@@ -34,6 +34,10 @@ class Histories:
     train_end: Index
     """Per interaction, the position behind its user's last trainable interaction."""
 
+    def by_length(self, cuts: Index) -> Index:
+        """Cuts in order of the history before them: batches of neighbours hold little padding."""
+        return cuts[np.argsort(cuts - self.user_start[cuts], kind="stable")]
+
 
 def build_histories(events: EventLog) -> Histories:
     """Sort by user, find baskets and hold out each user's last.
@@ -76,8 +80,7 @@ def draw_cuts(
     histories: Histories, num_cuts: int, batch_size: int, random: np.random.Generator
 ) -> list[Index]:
     """Random training cuts in batches of similar history length, so that little of a batch is padding."""
-    cuts = random.choice(histories.train_cuts, num_cuts)
-    cuts = cuts[np.argsort(cuts - histories.user_start[cuts], kind="stable")]
+    cuts = histories.by_length(random.choice(histories.train_cuts, num_cuts))
     batches = [cuts[i : i + batch_size] for i in range(0, num_cuts, batch_size)]
     random.shuffle(batches)
     return batches

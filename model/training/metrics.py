@@ -56,11 +56,6 @@ class MetricsWriter:
             self._rows.writerow(_cells(row))
         self._board = _tensorboard(tensorboard_path, last_step)
 
-    @property
-    def has_tensorboard(self) -> bool:
-        """Whether TensorBoard files are written, too."""
-        return self._board is not None
-
     def write(self, row: StepMetrics) -> None:
         """Add a step."""
         self._rows.writerow(_cells(row))

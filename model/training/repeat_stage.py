@@ -1,11 +1,10 @@
-"""The first stage: the repeats' scores alone, from statistics and items, which costs a hundredth of a network's step.
+"""The first stage: the repeats' scores alone, from statistics and items, which costs a fraction of a network's step.
 
 By the listwise loss of the next basket. The later stages go on from there, with the context and the gate.
 """
 
 import time
 from collections import deque
-from collections.abc import Iterator
 
 import numpy as np
 import torch
@@ -18,14 +17,14 @@ from model.training.budget import Budget
 from model.training.config import TrainConfig
 from model.training.convergence import Convergence
 from model.training.devices import peak_memory_bytes
-from model.training.histories import Index, draw_cuts
+from model.training.draws import StepDraws
+from model.training.histories import Index
 from model.training.losses import repeat_loss
 from model.training.run_state import StageReport
 
 _SCORE_RATE, _ITEM_RATE = 3e-3, 1e-3
 _LAST_RATE = 0.02  # of the first
 _BATCH_SIZE = 64
-_BATCHES_SORTED_TOGETHER = 16
 
 
 class RepeatStage:
@@ -42,16 +41,17 @@ class RepeatStage:
             lr=_SCORE_RATE,
             fused=True,
         )
-        self._random = np.random.default_rng(config.seed)
+        self._draws = StepDraws(builder.histories, config.seed, _BATCH_SIZE)
 
     def run(self, validation_cuts: Index, budget: Budget, progress: Progress) -> StageReport:
         """Until the validation loss converges or the budget is spent."""
-        rules, cuts = self._config.stages, self._training_cuts()
+        rules = self._config.stages
         convergence, started_s = Convergence(), time.monotonic()
         task, ended = progress.add_task("repeats", total=1.0), "budget"
         losses: deque[float] = deque(maxlen=rules.evaluate_every)
         while budget.spent() < 1:
-            losses.append(self._step(next(cuts), 1 - (1 - _LAST_RATE) * budget.spent()))
+            rate = 1 - (1 - _LAST_RATE) * budget.spent()
+            losses.append(self._step(self._draws.cuts(budget.steps), rate))
             budget.steps += 1
             text = f"repeats: step {budget.steps}, loss {np.mean(losses):.3f}"
             progress.update(task, description=text, completed=budget.spent())
@@ -97,8 +97,3 @@ class RepeatStage:
     def _loss(self, cuts: Index) -> Tensor:
         candidates, weights = self._builder.repeats(cuts)
         return repeat_loss(self._repeats.shares(candidates), weights)
-
-    def _training_cuts(self) -> Iterator[Index]:
-        num_cuts = _BATCH_SIZE * _BATCHES_SORTED_TOGETHER
-        while True:
-            yield from draw_cuts(self._builder.histories, num_cuts, _BATCH_SIZE, self._random)

@@ -82,9 +82,7 @@ class StageRunner:
         """
         size = self._config.batch_size
         shard = self._workers.shard
-        # Histories of like length together, or most of a batch is padding.
-        lengths = validation_cuts - self._builder.histories.user_start[validation_cuts]
-        validation_cuts = validation_cuts[np.argsort(lengths, kind="stable")]
+        validation_cuts = self._builder.histories.by_length(validation_cuts)
         validation = [
             self._builder.build(validation_cuts[i : i + size], 1, 1, None)
             for i in range(0, len(validation_cuts), size)
