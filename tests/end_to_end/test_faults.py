@@ -10,6 +10,7 @@ from protos.interaction_pb2 import Interaction
 from services.local_kafka import RunningKafka
 from services.supervisor import EX_CONFIG
 from stream.topics import TopicsConfig
+from tests.disks import mounted_disk
 from tests.end_to_end.processes import Deployment, to_messages, wait_for
 from tests.end_to_end.test_main_job import assert_same_as_uninterrupted, read_log
 from tests.model.worlds import make_event_log
@@ -21,20 +22,13 @@ pytestmark = [pytest.mark.broker, pytest.mark.slow]
 @pytest.fixture
 def deployed(kafka: RunningKafka, topics: TopicsConfig, tmp_path: Path) -> Iterator[Deployment]:
     """A state node on a disk of 16 MB."""
-    data = tmp_path / "data"
-    data.mkdir()
-    mounted = subprocess.run(
-        ["mount", "-t", "tmpfs", "-o", "size=16m", "tmpfs", data], capture_output=True, check=False
-    )
-    if mounted.returncode:
-        pytest.skip(f"needs to mount a file system: {mounted.stderr.decode()}")
-    deployment = Deployment(tmp_path, kafka.bootstrap, topics, tmp_path / "no-bundle")
-    yield deployment
-    if deployment.process is not None:
-        deployment.process.kill()
-        deployment.process.wait(10)
-        print(deployment.log.read_text())
-    subprocess.run(["umount", "--lazy", data], check=True)
+    with mounted_disk(tmp_path / "data", "16m"):
+        deployment = Deployment(tmp_path, kafka.bootstrap, topics, tmp_path / "no-bundle")
+        yield deployment
+        if deployment.process is not None:
+            deployment.process.kill()
+            deployment.process.wait(10)
+            print(deployment.log.read_text())
 
 
 def events() -> list[Interaction]:

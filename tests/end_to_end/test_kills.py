@@ -19,10 +19,10 @@ from services.local_kafka import RunningKafka
 from state.key_value_store import MemoryStore
 from state.user_store import UserStore
 from stream.decode import Decoder, DecoderConfig
-from stream.producer import Producer, wait_for_delivery
 from stream.topics import TopicsConfig
 from tests.end_to_end.members import POINTS, End, Member
 from tests.state.builders import SMALL, START_MS, stored_histories
+from tests.stream.nodes import produce
 
 pytestmark = [pytest.mark.broker, pytest.mark.slow]
 
@@ -71,13 +71,6 @@ def make_log(rng: random.Random, num_events: int, first: int = 0) -> list[Pair]:
         if rng.random() < 0.002:
             log.append((user.encode(), None))
     return log
-
-
-async def produce(kafka: RunningKafka, topics: TopicsConfig, log: Sequence[Pair]) -> None:
-    async with Producer(kafka.bootstrap) as producer:
-        await wait_for_delivery(
-            [await producer.send(topics.interactions, value, key=key) for key, value in log]
-        )
 
 
 async def read_log(kafka: RunningKafka, topics: TopicsConfig) -> dict[int, list[ConsumerRecord]]:
@@ -151,7 +144,7 @@ async def test_a_hundred_kills_lose_and_double_nothing(
     points = [*POINTS, "some time"]
     points.remove("partitions are given up")  # nobody else is here to give them to
     for number in range(NUM_KILLS):
-        await produce(kafka, topics, make_log(rng, 200, first=200 * number))
+        await produce(kafka.bootstrap, topics.interactions, make_log(rng, 200, first=200 * number))
         point = rng.choice(points)
         nth = 1 if "partitions" in point else rng.randint(1, 3)
         end = None if point == "some time" else End(point, nth)
@@ -181,7 +174,7 @@ async def test_members_join_leave_die_and_sleep(
         processes.append(member.start())
         return member, processes[-1]
 
-    await produce(kafka, topics, make_log(rng, 600))
+    await produce(kafka.bootstrap, topics.interactions, make_log(rng, 600))
     sleeper, asleep = start("sleeper", End("the lease is looked at", 4, signal.SIGSTOP))
     await until("the sleeper pauses", partial(is_paused, asleep))
     stays, staying = start("stays")
@@ -192,11 +185,11 @@ async def test_members_join_leave_die_and_sleep(
     await until("the late write is refused", partial(has_reported, sleeper, "refused"))
 
     dies, dying = start("dies", End("partitions were taken over", 1))
-    await produce(kafka, topics, make_log(rng, 600, first=600))
+    await produce(kafka.bootstrap, topics.interactions, make_log(rng, 600, first=600))
     await asyncio.to_thread(dying.join, DEADLINE_S)
     assert dying.exitcode == -signal.SIGKILL
     leaves, leaving = start("leaves", End("after the commit", 3, signal.SIGTERM))
-    await produce(kafka, topics, make_log(rng, 600, first=1_200))
+    await produce(kafka.bootstrap, topics.interactions, make_log(rng, 600, first=1_200))
     await asyncio.to_thread(leaving.join, DEADLINE_S)
     assert leaving.exitcode == 0
 

@@ -13,7 +13,7 @@ from stream.decode import Rejected
 from stream.producer import Producer
 from stream.topics import TopicsConfig
 from tests.services.test_cli import gemstream
-from tests.stream.test_ingest import read_all
+from tests.stream.nodes import read_all
 
 pytestmark = pytest.mark.broker
 

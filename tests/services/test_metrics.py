@@ -39,7 +39,7 @@ from stream.watchdog import LivenessConfig, Verdict, Watchdog
 from tests.services.nodes import FakeOwner
 from tests.services.test_http_server import get
 from tests.state.builders import SMALL, START_MS
-from tests.stream.test_ingest import Node, event, produce, running, until
+from tests.stream.nodes import Node, event, produce, running, until
 
 Samples = dict[tuple[str, ...], float]
 """Values by name and the values of the labels, in the labels' order."""

@@ -5,6 +5,7 @@ from dataclasses import replace
 import numpy as np
 
 from state import keys
+from state.arrivals import Arrivals, Position
 from state.chunk_codec import decode_rows
 from state.head_codec import decode_head
 from state.interaction import INTERACTION, Rows
@@ -26,6 +27,13 @@ def make_rows(
     rows["kinds"] = 2
     rows["event_hash"] = rows["item_id"] if hashes is None else hashes
     return rows
+
+
+def arrive(rows: Rows, user: str = "ann", first_offset: int = 0) -> Arrivals:
+    end = first_offset + len(rows)
+    return Arrivals(
+        0, Position(end, 7), [user.encode()] * len(rows), np.arange(first_offset, end), rows
+    )
 
 
 def stored_histories(store: KeyValueStore) -> dict[bytes, object]:

@@ -1,5 +1,6 @@
 """Stores that can be checkpointed, in a directory, for tests."""
 
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -7,6 +8,7 @@ import numpy as np
 
 from state.arrivals import Arrivals, Deletion, Position
 from state.checkpoint_config import CheckpointsConfig
+from state.checkpoint_manifest import created_at_ms_of
 from state.checkpoint_repository import CheckpointRepository
 from state.checkpoints import CheckpointWriter, Taken
 from state.interaction import empty_rows
@@ -93,3 +95,10 @@ def delete(store: UserStore, user: str) -> None:
     deletion = Deletion(user, start, START_MS + 1_000_000)
     end = Position(start + 1, 0)
     store.apply(Arrivals(store.partition, end, [], np.arange(0), empty_rows(), [deletion]))
+
+
+def wait_until_older_than_a_millisecond(machine: Machine) -> None:
+    """Until prune(max_age_s=0.001) finds every checkpoint too old."""
+    newest_ms = max(map(created_at_ms_of, machine.repository.names(PARTITION)))
+    while time.time_ns() // 1_000_000 <= newest_ms + 1:
+        pass

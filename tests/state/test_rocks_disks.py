@@ -16,6 +16,7 @@ from state.key_value_store import MemoryStore
 from state.rocks_config import RocksConfig
 from state.rocks_store import RocksMemory, RocksStore
 from state.user_store import UserStore
+from tests.disks import mounted_disk
 from tests.state.builders import SMALL, stored_histories
 from tests.state.test_rocks_store import NUM_POLLS, POLL, apply_from, open_users
 
@@ -25,15 +26,8 @@ NOBODY = 65534
 
 @pytest.fixture
 def small_disk(tmp_path: Path) -> Iterator[Path]:
-    disk = tmp_path / "disk"
-    disk.mkdir()
-    mounted = subprocess.run(
-        ["mount", "-t", "tmpfs", "-o", "size=4m", "tmpfs", disk], capture_output=True, check=False
-    )
-    if mounted.returncode:
-        pytest.skip(f"needs to mount a file system: {mounted.stderr.decode()}")
-    yield disk
-    subprocess.run(["umount", "--lazy", disk], check=True)
+    with mounted_disk(tmp_path / "disk", "4m") as disk:
+        yield disk
 
 
 def fill(disk: Path) -> Path:

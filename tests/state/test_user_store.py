@@ -13,7 +13,7 @@ from state.append import MAX_TAIL_BLOCKS
 from state.arrivals import Arrivals, Deletion, Position
 from state.errors import ConfigError, CorruptValue, StoreError
 from state.inspection import inspect_user, users_of
-from state.interaction import Rows, empty_rows
+from state.interaction import empty_rows
 from state.key_value_store import Batch, Family, KeyValueStore, MemoryStore
 from state.poll_batch import read_num_users
 from state.rocks_config import RocksConfig
@@ -21,7 +21,7 @@ from state.rocks_store import RocksMemory, RocksStore
 from state.segments import HistoryConfig
 from state.summary import Summary
 from state.user_store import UserStore
-from tests.state.builders import SMALL, START_MS, make_rows, stored_histories
+from tests.state.builders import SMALL, START_MS, arrive, make_rows, stored_histories
 from tests.state.test_fold import History
 
 
@@ -34,13 +34,6 @@ def database(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[KeyValu
     )
     yield store
     store.close()
-
-
-def arrive(rows: Rows, user: str = "ann", first_offset: int = 0) -> Arrivals:
-    end = first_offset + len(rows)
-    return Arrivals(
-        0, Position(end, 7), [user.encode()] * len(rows), np.arange(first_offset, end), rows
-    )
 
 
 def summary_at(boundary: int, version: str = "v1") -> Summary:

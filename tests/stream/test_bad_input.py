@@ -18,7 +18,7 @@ from stream.dead_letters import CUT_FROM, REASON, SOURCE_OFFSET, SOURCE_PARTITIO
 from stream.topics import TopicsConfig, partition_of
 from tests.services.test_cli import gemstream
 from tests.state.builders import START_MS
-from tests.stream.test_ingest import Node, event, read_all, running, until
+from tests.stream.nodes import Node, event, read_all, running, until
 
 pytestmark = pytest.mark.broker
 

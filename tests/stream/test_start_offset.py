@@ -7,8 +7,7 @@ from state.key_value_store import MemoryStore
 from state.user_store import UserStore
 from stream.errors import OffsetUnreachable
 from stream.start_offset import find_start
-from tests.state.builders import SMALL, make_rows
-from tests.state.test_user_store import arrive
+from tests.state.builders import SMALL, arrive, make_rows
 
 
 def store_at(offset: int) -> UserStore:
