@@ -3,8 +3,6 @@
 P(item) = (1 - g) P_generator(SID) c(item) / c(bucket) + g P_repeat(item), c the events counted in the catalogue.
 """
 
-from collections.abc import Set as AbstractSet
-
 import numpy as np
 import numpy.typing as npt
 
@@ -17,16 +15,18 @@ def rank_items(
     beams: Beams,
     mixture: RepeatMixture,
     catalogue: Catalogue,
-    exclude: AbstractSet[int] = frozenset(),
+    blocked: npt.NDArray[np.bool_] | None = None,
     request: int = 0,
 ) -> list[tuple[int, float]]:
-    """Items of a request's beams that are not excluded, best first: (catalogue index, log-probability)."""
+    """Items of a request's beams that are not `blocked` [N], best first: (catalogue index, log-probability)."""
     real = (beams.log_probs[request] > -np.inf).numpy()
     buckets = [catalogue.bucket(sid) for sid in beams.sids[request].numpy()[real].tolist()]
     items = np.array([index for bucket in buckets for index in bucket], np.int64)
     generator = np.repeat(
         beams.generator_log_probs[request].numpy()[real], [len(bucket) for bucket in buckets]
     )
+    if blocked is not None:
+        items, generator = items[~blocked[items]], generator[~blocked[items]]
     repeat = _repeat_share(items, mixture.items[request].numpy(), mixture.shares[request].numpy())
     with np.errstate(divide="ignore"):
         log_probs = np.logaddexp(
@@ -36,11 +36,7 @@ def rank_items(
             float(mixture.log_repeat[request]) + np.log(repeat),
         )
     order = np.lexsort((items, -log_probs))
-    return [
-        (int(items[i]), float(log_probs[i]))
-        for i in order
-        if int(catalogue.item_ids[items[i]]) not in exclude
-    ]
+    return [(int(items[i]), float(log_probs[i])) for i in order]
 
 
 def _repeat_share(

@@ -1,8 +1,6 @@
 """User state in, recommended items out: encode the context, search SIDs, turn buckets into items."""
 
 from collections import Counter
-from collections.abc import Set as AbstractSet
-from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -10,31 +8,22 @@ from torch import Tensor
 
 from model.beam_search import Beams, beam_search
 from model.bundle import Bundle
-from model.catalogue import CatalogueItem
 from model.decoder import Context
 from model.errors import ModelConfigError
 from model.features import to_tensors
 from model.layers import Segment
+from model.query import Mask, Query, Recommended
 from model.ranking import rank_items
 from model.repeat_features import repeat_candidates
 from model.repeats import RepeatMixture
 from state.item_statistics import ItemStatistics, merge_statistics, statistics_of
 from state.item_statistics_codec import decode_statistics
+from state.segments import HistoryConfig
 from state.summary import Summary
 from state.user_state import UserState
 
 _WIDENING = 4
 """How much wider the next search is when exclusions left too few items."""
-
-
-@dataclass(frozen=True)
-class Recommended:
-    """One recommended item."""
-
-    item: CatalogueItem
-    score: float
-    """Log-probability of the item: of its SID, and within a bucket of its share; of `popular`, log share of events."""
-    sid: tuple[int, ...]
 
 
 class Recommender:
@@ -70,27 +59,30 @@ class Recommender:
             np.maximum(bundle.catalogue.counts, 1) / bundle.catalogue.counts.sum()
         )
 
-    @torch.inference_mode()
-    def recommend(
-        self,
-        state: UserState,
-        k: int,
-        exclude: AbstractSet[int] = frozenset(),
-        beam_width: int | None = None,
-    ) -> list[Recommended]:
-        """The `k` best items for a user, best first; fewer only when the catalogue without `exclude` holds fewer.
+    @property
+    def bundle_version(self) -> str:
+        """Whose summaries it reads."""
+        return self.bundle.version
 
-        When exclusions, a small beam or diversity leave too few, the search is repeated wider, up to the whole catalogue.
+    @property
+    def history(self) -> HistoryConfig:
+        """How it cuts histories."""
+        return self.bundle.history
+
+    @torch.inference_mode()
+    def recommend(self, state: UserState, query: Query) -> list[Recommended]:
+        """The `query.k` best items for a user, best first; fewer only when no more of the catalogue may be recommended.
+
+        When a small beam or diversity leaves too few, the search is repeated wider, up to the whole catalogue.
         """
-        width = self.beam_width if beam_width is None else beam_width
-        if k < 1 or width < 1:
-            raise ModelConfigError(f"k is {k} and beam_width {width}; both must be at least 1")
+        k, width = query.k, query.beam_width or self.beam_width
         num_sids, per_code = self.bundle.trie.num_sids, self._max_per_first_code
+        blocked = query.filter.blocked(self.bundle.catalogue)
         context = self._context(state)
-        mixture = self._repeat_mixture(state, context, exclude)
+        mixture = self._repeat_mixture(state, context, blocked, repeats=query.repeats)
         while True:
             beams = self._search(context, mixture, min(width, num_sids), per_code)
-            ranked = rank_items(beams, mixture, self.bundle.catalogue, exclude)
+            ranked = rank_items(beams, mixture, self.bundle.catalogue, blocked)
             found = ranked if per_code is None else self._diverse(ranked, per_code)
             dropped = float(beams.dropped_log_probs[0])
             nothing_left = dropped == -np.inf and len(found) == len(ranked)
@@ -114,15 +106,15 @@ class Recommender:
         """An item is no more probable than its SID, so what lies above all that was dropped stays where it is."""
         return not self._exact or last_log_prob >= dropped
 
-    def popular(self, k: int, exclude: AbstractSet[int] = frozenset()) -> list[Recommended]:
-        """The `k` most frequent items that are not excluded, for users of whom nothing is known."""
-        found: list[Recommended] = []
-        for index in self._by_popularity:
-            if len(found) >= k:
-                break
-            if int(self.bundle.catalogue.item_ids[index]) not in exclude:
-                found.append(self._recommended(int(index), float(self._log_share[index])))
-        return found
+    def popular(self, query: Query) -> list[Recommended]:
+        """The `query.k` most frequent items that may be recommended, for users of whom nothing is known."""
+        blocked, best = query.filter.blocked(self.bundle.catalogue), self._by_popularity
+        if blocked is not None:
+            best = best[~blocked[best]]
+        return [
+            self._recommended(int(index), float(self._log_share[index]))
+            for index in best[: query.k]
+        ]
 
     def _context(self, state: UserState) -> Context:
         network, rows = self.bundle.network, state.rows
@@ -148,16 +140,21 @@ class Recommender:
         return torch.from_numpy(summary.tokens.copy())[None], torch.ones(1, dtype=torch.bool)
 
     def _repeat_mixture(
-        self, state: UserState, context: Context, exclude: AbstractSet[int] = frozenset()
+        self,
+        state: UserState,
+        context: Context,
+        blocked: Mask | None = None,
+        *,
+        repeats: bool = True,
     ) -> RepeatMixture:
-        """Excluded items are no candidates: beams are not spent on them, and the gate leaves more to the generator."""
+        """Blocked items are no candidates: beams are not spent on them, and the gate leaves more to the generator."""
         network = self.bundle.network
         candidates = repeat_candidates(
             [self._statistics(state)],
             self.bundle.catalogue,
             network.config.features.item_buckets,
-            network.config.repeats.max_items,
-            exclude,
+            network.config.repeats.max_items if repeats else 0,
+            blocked,
         )
         bos = network.decode(context, torch.zeros(1, 1, 0, dtype=torch.int64))
         return network.repeat_mixture(candidates, bos)

@@ -3,7 +3,7 @@
 Shapes: B contexts, N candidates, F features.
 """
 
-from collections.abc import Sequence, Set as AbstractSet
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -52,11 +52,13 @@ def repeat_candidates(
     catalogue: Catalogue,
     item_buckets: int,
     max_items: int,
-    exclude: AbstractSet[int] = frozenset(),
+    blocked: npt.NDArray[np.bool_] | None = None,
 ) -> RepeatCandidates:
-    """The strongest items of each context that the catalogue has and nobody excluded; `item_buckets` are table rows."""
-    excluded = np.fromiter(exclude, np.uint64, len(exclude))
-    chosen = [_choose(context.items, catalogue, max_items, excluded) for context in statistics]
+    """The strongest items of each context that the catalogue has and that are not `blocked` [catalogue's items].
+
+    `item_buckets` are table rows.
+    """
+    chosen = [_choose(context.items, catalogue, max_items, blocked) for context in statistics]
     num_columns = max((len(items) for items in chosen), default=0)
     indices = np.full((len(chosen), num_columns), -1)
     features = np.zeros((len(chosen), num_columns, NUM_FEATURES), np.float32)
@@ -70,11 +72,12 @@ def repeat_candidates(
 
 
 def _choose(
-    items: Records, catalogue: Catalogue, max_items: int, excluded: npt.NDArray[np.uint64]
+    items: Records, catalogue: Catalogue, max_items: int, blocked: npt.NDArray[np.bool_] | None
 ) -> Records:
-    known = catalogue.find(items["item_id"]) >= 0
-    if len(excluded):
-        known &= ~np.isin(items["item_id"], excluded)
+    found = catalogue.find(items["item_id"])
+    known = found >= 0
+    if blocked is not None:
+        known &= ~blocked[found]
     return strongest(items[known], max_items)
 
 

@@ -1,18 +1,15 @@
 """RecommenderService over gRPC: read the user's state, generate, say what was missing."""
 
-import asyncio
 import logging
-from collections.abc import Sequence, Set as AbstractSet
-from concurrent.futures import Executor
 from typing import Any, Protocol
 
 import grpc.aio
 
+from model.query import ItemFilter, Query, Recommended
 from protos import item_pb2, recommender_pb2, recommender_pb2_grpc
 from services.errors import DataLoss, InvalidRequest, Unreachable
+from services.generation import Generated, UserView
 from state.interaction import check_user_id
-from state.segments import HistoryConfig
-from state.user_state import UserState
 
 log = logging.getLogger(__name__)
 
@@ -24,103 +21,53 @@ MAX_K = 500
 MAX_BEAM_WIDTH = 1_000
 
 
-class UserReader(Protocol):
-    """Where user states are read."""
+class Generator(Protocol):
+    """What answers; services.generation.Generator is one."""
 
-    async def read_user(self, user_id: str, bundle_version: str) -> UserState | None:
-        """The user's state; None when there is none. Raises Unreachable."""
+    @property
+    def bundle_version(self) -> str: ...
+
+    async def recommend(self, user_id: str, query: Query) -> Generated:
+        """The best items for a user. Raises Unreachable, DataLoss."""
         ...
 
-
-class CatalogueItem(Protocol):
-    """An item as the recommender knows it."""
-
-    @property
-    def item_id(self) -> int: ...
-    @property
-    def author_id(self) -> int: ...
-    @property
-    def tag(self) -> int: ...
-    @property
-    def title(self) -> str: ...
-    @property
-    def duration_ms(self) -> int: ...
-
-
-class Recommended(Protocol):
-    """One recommended item."""
-
-    @property
-    def item(self) -> CatalogueItem: ...
-    @property
-    def score(self) -> float: ...
-    @property
-    def sid(self) -> tuple[int, ...]: ...
-
-
-class Recommender(Protocol):
-    """What generates; model.recommender.Recommender is one."""
-
-    def recommend(
-        self, state: UserState, k: int, exclude: AbstractSet[int], beam_width: int | None
-    ) -> Sequence[Recommended]:
-        """At most k items for a user, best first."""
-        ...
-
-    def popular(self, k: int, exclude: AbstractSet[int]) -> Sequence[Recommended]:
-        """At most k items that everybody takes."""
+    async def popular(self, query: Query) -> Generated:
+        """What everybody takes."""
         ...
 
 
 class RecommenderService(recommender_pb2_grpc.RecommenderServiceServicer):
-    """One request at a time goes through the network, off the event loop."""
+    """Checks requests, asks the generator, says what was missing."""
 
-    def __init__(
-        self,
-        recommender: Recommender,
-        users: UserReader,
-        bundle_version: str,
-        history: HistoryConfig,
-        executor: Executor,
-    ) -> None:
-        """`executor` runs the network; `history` is the one the bundle was trained with."""
-        self._recommender = recommender
-        self._users = users
-        self._bundle_version = bundle_version
-        self._history = history
-        self._executor = executor
+    def __init__(self, generator: Generator) -> None:
+        """It does all the work."""
+        self._generator = generator
 
     async def Recommend(
         self, request: recommender_pb2.RecommendRequest, context: Context
     ) -> recommender_pb2.RecommendResponse:
         """See protos/recommender.proto."""
         _check(request)
-        response = recommender_pb2.RecommendResponse(bundle_version=self._bundle_version)
+        query = Query(
+            k=request.k or DEFAULT_K,
+            beam_width=request.beam_width or None,
+            filter=ItemFilter(exclude=frozenset(request.exclude_item_ids)),
+        )
+        response = recommender_pb2.RecommendResponse()
         try:
-            state = await self._users.read_user(request.user_id, self._bundle_version)
+            generated = await self._generator.recommend(request.user_id, query)
         except (Unreachable, DataLoss) as error:
             log.warning("answering with popular items: %s", error)
             response.degraded.append(Degradation.DEGRADATION_STATE_UNAVAILABLE)
-            state = None
-        k, exclude = request.k or DEFAULT_K, frozenset(request.exclude_item_ids)
-        if state is None:
+            generated = await self._generator.popular(query)
+        response.bundle_version = generated.bundle_version
+        if generated.view is None:
             response.source = recommender_pb2.SOURCE_POPULAR
-            recommended = await self._run(self._recommender.popular, k, exclude)
         else:
             response.source = recommender_pb2.SOURCE_PERSONAL
-            _describe_state(response, state, self._history)
-            recommended = await self._run(
-                self._recommender.recommend, state, k, exclude, request.beam_width or None
-            )
-        response.items.extend(_item(entry) for entry in recommended)
+            _describe(response, generated.view)
+        response.items.extend(_item(entry) for entry in generated.items)
         return response
-
-    async def _run(self, function: Any, *arguments: Any) -> Sequence[Recommended]:
-        loop = asyncio.get_running_loop()
-        outcome: Sequence[Recommended] = await loop.run_in_executor(
-            self._executor, function, *arguments
-        )
-        return outcome
 
 
 def _check(request: recommender_pb2.RecommendRequest) -> None:
@@ -133,18 +80,16 @@ def _check(request: recommender_pb2.RecommendRequest) -> None:
         )
 
 
-def _describe_state(
-    response: recommender_pb2.RecommendResponse, state: UserState, history: HistoryConfig
-) -> None:
-    meta, summary = state.meta, state.summary
-    covered = summary.boundary if summary else meta.first_position
+def _describe(response: recommender_pb2.RecommendResponse, view: UserView) -> None:
+    meta = view.meta
+    covered = meta.first_position if view.summary_boundary is None else view.summary_boundary
     response.state_version = meta.version
     response.freshness.newest_event_time_ms = meta.newest_event_time_ms
     response.freshness.summary_lag = max(0, meta.lifecycle_boundary - covered)
-    response.segments.recent = len(state.recent(history))
-    response.segments.mid_term = len(state.mid_term(history))
-    response.segments.lifecycle = summary.count if summary else 0
-    if meta.lifecycle_boundary and summary is None:
+    response.segments.recent = view.recent
+    response.segments.mid_term = view.mid_term
+    response.segments.lifecycle = view.lifecycle
+    if meta.lifecycle_boundary and view.summary_boundary is None:
         response.degraded.append(Degradation.DEGRADATION_SUMMARY_MISSING)
     elif response.freshness.summary_lag:
         response.degraded.append(Degradation.DEGRADATION_SUMMARY_BEHIND)

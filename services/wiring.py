@@ -15,6 +15,7 @@ from services.checkpointer import Checkpointer, CheckpointLog
 from services.clients import RoutedStateClient, StateClient
 from services.compression_worker import CompressionWorker
 from services.errors import SettingsError
+from services.generation import Generator
 from services.grpc_server import GrpcServer
 from services.inference_node import InferenceNode
 from services.metrics import CompressionCollector, Metrics, RequestCollector, StateNodeCollector
@@ -114,19 +115,14 @@ async def run_inference_node(settings: Settings, stop: asyncio.Event) -> None:
     _check_history(bundle.history, settings)
     users, follow_owners = _users(settings)
     server = GrpcServer(config.listen, [RECOMMENDER_SERVICE])
-    service = RecommenderService(
-        Recommender(
-            bundle,
-            config.beam_width,
-            max_per_first_code=config.max_per_first_code,
-            exact=config.exact_search,
-        ),
-        users,
-        bundle.version,
-        bundle.history,
-        ThreadPoolExecutor(1, thread_name_prefix="network"),
+    recommender = Recommender(
+        bundle,
+        config.beam_width,
+        max_per_first_code=config.max_per_first_code,
+        exact=config.exact_search,
     )
-    add_RecommenderServiceServicer_to_server(service, server.server)
+    generator = Generator(recommender, users, ThreadPoolExecutor(1, thread_name_prefix="network"))
+    add_RecommenderServiceServicer_to_server(RecommenderService(generator), server.server)
     log.info("recommending with bundle %s", bundle.version)
     endpoints = watch_endpoints(
         config.metrics_listen,

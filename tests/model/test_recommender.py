@@ -1,5 +1,6 @@
 """Recommendations from user state, against scoring every SID of the catalogue."""
 
+from collections.abc import Set as AbstractSet
 from dataclasses import replace
 
 import numpy as np
@@ -9,11 +10,16 @@ import torch
 from model.bundle import Bundle
 from model.compression import Compressor
 from model.errors import ModelConfigError
+from model.query import ItemFilter, Query
 from model.recommender import Recommender
 from state.interaction import Rows, empty_rows
 from state.summary import Summary
 from state.user_state import UserMeta, UserState
 from tests.model.worlds import HOUR_MS, START_MS, make_rows
+
+
+def ask(k: int, exclude: AbstractSet[int] = frozenset(), beam_width: int | None = None) -> Query:
+    return Query(k=k, beam_width=beam_width, filter=ItemFilter(exclude=exclude))
 
 
 def state_of(rows: Rows, summary: Summary | None = None) -> UserState:
@@ -67,7 +73,7 @@ def test_a_full_beam_ranks_like_brute_force(
     state = state_of(make_rows(num_rows), summary)
     expected = score_every_item(bundle, state)
     assert np.exp(list(expected.values())).sum() == pytest.approx(1, abs=1e-4)
-    found = Recommender(bundle).recommend(state, len(bundle.catalogue), beam_width=1000)
+    found = Recommender(bundle).recommend(state, ask(len(bundle.catalogue), beam_width=1000))
     assert {one.item.item_id for one in found} == set(bundle.catalogue.item_ids.tolist())
     for one in found:
         assert one.score == pytest.approx(expected[one.item.item_id], abs=1e-4)
@@ -79,7 +85,7 @@ def test_sids_are_those_of_the_items(bundle: Bundle, recommender: Recommender) -
     by_id = {
         item.item_id: bundle.catalogue.sid_of_item(i) for i, item in enumerate(bundle.catalogue)
     }
-    for one in recommender.recommend(state_of(make_rows(12)), 10):
+    for one in recommender.recommend(state_of(make_rows(12)), ask(10)):
         assert one.sid == by_id[one.item.item_id]
 
 
@@ -89,10 +95,10 @@ def test_exclusions_widen_the_search_to_the_whole_catalogue(
     state = state_of(make_rows(12))
     everything = set(bundle.catalogue.item_ids.tolist())
     kept = {int(i) for i in bundle.catalogue.item_ids[[2, 17, 30]]}
-    found = recommender.recommend(state, 3, exclude=everything - kept, beam_width=1)
+    found = recommender.recommend(state, ask(3, everything - kept, beam_width=1))
     assert {one.item.item_id for one in found} == kept
-    assert len(recommender.recommend(state, 10, exclude=everything - kept)) == 3
-    assert recommender.recommend(state, 3, exclude=everything) == []
+    assert len(recommender.recommend(state, ask(10, everything - kept))) == 3
+    assert recommender.recommend(state, ask(3, everything)) == []
 
 
 def test_excluded_repeats_leave_the_field_to_the_generator(
@@ -103,10 +109,12 @@ def test_excluded_repeats_leave_the_field_to_the_generator(
     had = set(rows["item_id"].tolist())
     state = state_of(rows)
     context = recommender._context(state)
-    mixture = recommender._repeat_mixture(state, context, had)
+    mixture = recommender._repeat_mixture(
+        state, context, ask(1, had).filter.blocked(bundle.catalogue)
+    )
     assert float(mixture.log_generator) == 0
     assert float(mixture.shares.sum()) == 0
-    found = recommender.recommend(state, 40, exclude=had, beam_width=1000)
+    found = recommender.recommend(state, ask(40, had, beam_width=1000))
     assert not had & {one.item.item_id for one in found}
     assert sum(np.exp(one.score) for one in found) < 1
 
@@ -129,8 +137,8 @@ def test_an_item_last_taken_in_the_lifecycle_segment_can_be_a_repeat(
     assert share(rolled) > 0.1
     assert share(replace(rolled, item_statistics=b"")) == 0
     assert share(replace(rolled, bundle_version="other")) == 0
-    plain = recommender.recommend(state_of(newer), 60, beam_width=1000)
-    better = recommender.recommend(state_of(newer, rolled), 60, beam_width=1000)
+    plain = recommender.recommend(state_of(newer), ask(60, beam_width=1000))
+    better = recommender.recommend(state_of(newer, rolled), ask(60, beam_width=1000))
     score = {one.item.item_id: one.score for one in plain}[33]
     assert {one.item.item_id: one.score for one in better}[33] > score + 1
     places = [[one.item.item_id for one in found].index(33) for found in (plain, better)]
@@ -138,48 +146,50 @@ def test_an_item_last_taken_in_the_lifecycle_segment_can_be_a_repeat(
 
 
 def test_a_beam_of_one_still_fills_k(recommender: Recommender) -> None:
-    found = recommender.recommend(state_of(make_rows(12)), 20, beam_width=1)
+    found = recommender.recommend(state_of(make_rows(12)), ask(20, beam_width=1))
     assert len({one.item.item_id for one in found}) == 20
 
 
 def test_calls_are_repeatable(recommender: Recommender, summary: Summary) -> None:
     state = state_of(make_rows(14), summary)
-    assert recommender.recommend(state, 8) == recommender.recommend(state, 8)
+    assert recommender.recommend(state, ask(8)) == recommender.recommend(state, ask(8))
 
 
 def test_a_summary_counts_only_under_its_own_bundle(
     recommender: Recommender, summary: Summary
 ) -> None:
     rows = make_rows(12)
-    plain = recommender.recommend(state_of(rows), 5)
+    plain = recommender.recommend(state_of(rows), ask(5))
     other = replace(summary, bundle_version="other")
-    assert recommender.recommend(state_of(rows, other), 5) == plain
-    assert recommender.recommend(state_of(rows, summary), 5) != plain
+    assert recommender.recommend(state_of(rows, other), ask(5)) == plain
+    assert recommender.recommend(state_of(rows, summary), ask(5)) != plain
 
 
 def test_an_empty_history_is_legal(recommender: Recommender) -> None:
-    assert len(recommender.recommend(state_of(empty_rows()), 5)) == 5
+    assert len(recommender.recommend(state_of(empty_rows()), ask(5))) == 5
 
 
 def test_items_the_catalogue_does_not_know_are_legal(recommender: Recommender) -> None:
     rows = make_rows(12)
     rows["item_id"] += np.uint64(10_000)
-    assert len(recommender.recommend(state_of(rows), 5)) == 5
+    assert len(recommender.recommend(state_of(rows), ask(5))) == 5
 
 
 def test_popular_is_by_share_of_events(bundle: Bundle, recommender: Recommender) -> None:
     counts = bundle.catalogue.counts
-    found = recommender.popular(4)
+    found = recommender.popular(ask(4))
     assert [one.score for one in found] == pytest.approx(
         np.log(np.sort(counts)[::-1][:4] / counts.sum()).tolist()
     )
     first = found[0].item.item_id
-    assert [one.item for one in recommender.popular(3, {first})] == [one.item for one in found[1:]]
+    assert [one.item for one in recommender.popular(ask(3, {first}))] == [
+        one.item for one in found[1:]
+    ]
 
 
 def test_nonsense_is_refused(bundle: Bundle, recommender: Recommender) -> None:
     with pytest.raises(ModelConfigError, match="k is 0"):
-        recommender.recommend(state_of(make_rows(3)), 0)
+        recommender.recommend(state_of(make_rows(3)), ask(0))
     with pytest.raises(ModelConfigError, match="beam_width is 0"):
         Recommender(bundle, beam_width=0)
 
@@ -188,21 +198,21 @@ def test_nonsense_is_refused(bundle: Bundle, recommender: Recommender) -> None:
 def test_exact_search_finds_the_best_items_from_any_beam(bundle: Bundle, k: int) -> None:
     state = state_of(make_rows(12))
     best = sorted(score_every_item(bundle, state).values(), reverse=True)[:k]
-    found = Recommender(bundle, beam_width=1, exact=True).recommend(state, k)
+    found = Recommender(bundle, beam_width=1, exact=True).recommend(state, ask(k))
     assert [one.score for one in found] == pytest.approx(best, abs=1e-4)
 
 
 def test_diversity_spreads_over_first_codes_and_still_fills_k(bundle: Bundle) -> None:
     state, everything = state_of(make_rows(12)), len(bundle.catalogue)
     sids = bundle.catalogue.sids_SD.tolist()
-    plain = Recommender(bundle, beam_width=8).recommend(state, 6)
-    diverse = Recommender(bundle, beam_width=8, max_per_first_code=1).recommend(state, 6)
+    plain = Recommender(bundle, beam_width=8).recommend(state, ask(6))
+    diverse = Recommender(bundle, beam_width=8, max_per_first_code=1).recommend(state, ask(6))
     assert len({one.sid[0] for one in plain}) < 3
     assert len({one.sid[0] for one in diverse}) == min(6, len({sid[0] for sid in sids}))
-    filled = Recommender(bundle, max_per_first_code=1).recommend(state, everything)
+    filled = Recommender(bundle, max_per_first_code=1).recommend(state, ask(everything))
     assert len({one.item.item_id for one in filled}) == everything
     best = {one.item.item_id for one in filled[: everything // 2]}
-    rest = Recommender(bundle, max_per_first_code=1).recommend(state, everything, best)
+    rest = Recommender(bundle, max_per_first_code=1).recommend(state, ask(everything, best))
     assert len(rest) == everything - len(best)
 
 
@@ -213,7 +223,7 @@ def test_fewer_items_than_asked_for_are_all_there_is(bundle: Bundle) -> None:
         Recommender(bundle, exact=True),
         Recommender(bundle, max_per_first_code=2),
     ):
-        found = recommender.recommend(state_of(make_rows(5)), everything + 100)
+        found = recommender.recommend(state_of(make_rows(5)), ask(everything + 100))
         assert len({one.item.item_id for one in found}) == len(found) == everything
 
 

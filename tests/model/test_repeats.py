@@ -94,11 +94,12 @@ def test_features_equal_the_slow_twin(bundle: Bundle) -> None:
         np.testing.assert_allclose(features, expected, rtol=1e-5, atol=1e-6)
 
 
-def test_candidates_are_the_strongest_known_items_that_nobody_excluded(bundle: Bundle) -> None:
+def test_candidates_are_the_strongest_known_items_that_are_not_blocked(bundle: Bundle) -> None:
     rows = make_rows(9)
     rows["item_id"] = [1, 1, 1, 2, 2, 3, 10_000, 10_000, 10_000]
     contexts = [statistics_of(rows), empty_statistics(), statistics_of(rows[-3:])]
-    found = repeat_candidates(contexts, bundle.catalogue, 257, 2, {1})
+    blocked = bundle.catalogue.item_ids == 1
+    found = repeat_candidates(contexts, bundle.catalogue, 257, 2, blocked)
     assert bundle.catalogue.item_ids[found.items[0]].tolist() == [2, 3]
     assert found.items[1:].tolist() == [[-1, -1], [-1, -1]]
     assert found.sids[1:].tolist() == [[-1, -1], [-1, -1]]

@@ -15,6 +15,7 @@ from model.bundle_card import bundle_card
 from model.catalogue import CatalogueItem
 from model.errors import BundleError, CatalogueError, ModelConfigError
 from model.new_items import NewItem, assign_sids, with_new_items
+from model.query import Query
 from model.recommender import Recommender
 from model.tokenizer.item_vectors import ItemVectorConfig
 from model.tokenizer.tokenizer import RqVaeConfig, TokenizerConfig
@@ -52,7 +53,7 @@ def test_new_items_can_be_recommended_and_nothing_else_changes(bundle: Bundle) -
         (place,) = larger.catalogue.find(np.array([item.item_id], np.uint64))
         assert larger.catalogue.sid_of_item(int(place)) == bundle.catalogue.sid_of_item(old)
         assert larger.item_vectors.vectors_RV[place].equal(bundle.item_vectors.vectors_RV[old])
-    everything = Recommender(larger).popular(len(larger.catalogue))
+    everything = Recommender(larger).popular(Query(k=len(larger.catalogue)))
     assert NEW.item_id in {one.item.item_id for one in everything}
 
 

@@ -1,20 +1,23 @@
 """Small servers and fakes for tests of the gRPC services."""
 
 import contextlib
-from collections.abc import AsyncIterator, Sequence, Set as AbstractSet
+from collections.abc import AsyncIterator, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
+from model.catalogue import CatalogueItem
+from model.query import Query, Recommended
 from protos.admin_pb2_grpc import add_AdminServiceServicer_to_server
 from protos.recommender_pb2_grpc import add_RecommenderServiceServicer_to_server
 from protos.state_pb2_grpc import add_StateServiceServicer_to_server
 from services.admin_service import AdminService, NodeView
 from services.checkpointer import Checkpointer
+from services.generation import Generator, UserReader
 from services.grpc_server import GrpcServer
-from services.recommender_service import RecommenderService, UserReader
+from services.recommender_service import RecommenderService
 from services.state_service import StateService
 from state.arrivals import Arrivals, Deletion, Position
 from state.interaction import Rows, empty_rows
@@ -113,34 +116,24 @@ class FakeOwner:
             await server.stop()
 
 
-@dataclass(frozen=True)
-class FakeItem:
-    item_id: int
-    author_id: int = 0
-    tag: int = 0
-    title: str = "thing"
-    duration_ms: int = 0
-
-
-@dataclass(frozen=True)
-class FakeRecommended:
-    item: FakeItem
-    score: float = -1.0
-    sid: tuple[int, ...] = (1, 2, 3)
-
-
 class FakeRecommender:
     """Recommends the user's own newest items; popular is 900 and up."""
 
-    def recommend(
-        self, state: UserState, k: int, exclude: AbstractSet[int], beam_width: int | None
-    ) -> Sequence[FakeRecommended]:
-        items = [item for item in state.rows["item_id"][::-1].tolist() if item not in exclude]
-        return [FakeRecommended(FakeItem(item)) for item in items[:k]]
+    bundle_version = "v1"
+    history = SMALL
 
-    def popular(self, k: int, exclude: AbstractSet[int]) -> Sequence[FakeRecommended]:
-        items = [item for item in range(900, 1_900) if item not in exclude]
-        return [FakeRecommended(FakeItem(item)) for item in items[:k]]
+    def recommend(self, state: UserState, query: Query) -> Sequence[Recommended]:
+        return self._answer(state.rows["item_id"][::-1].tolist(), query)
+
+    def popular(self, query: Query) -> Sequence[Recommended]:
+        return self._answer(range(900, 1_900), query)
+
+    def _answer(self, items: Iterable[int], query: Query) -> Sequence[Recommended]:
+        kept = [item for item in items if item not in query.filter.exclude]
+        return [
+            Recommended(CatalogueItem(item, title="thing"), -1.0, (1, 2, 3))
+            for item in kept[: query.k]
+        ]
 
 
 @contextlib.asynccontextmanager
@@ -148,8 +141,8 @@ async def recommending(users: UserReader, recommender: Any = None) -> AsyncItera
     """The address of a RecommenderService with a fake network."""
     server = GrpcServer("127.0.0.1:0", ["gemstream.v1.RecommenderService"])
     with ThreadPoolExecutor(1) as executor:
-        service = RecommenderService(recommender or FakeRecommender(), users, "v1", SMALL, executor)
-        add_RecommenderServiceServicer_to_server(service, server.server)
+        generator = Generator(recommender or FakeRecommender(), users, executor)
+        add_RecommenderServiceServicer_to_server(RecommenderService(generator), server.server)
         address = await server.start()
         await server.set_serving(True)
         try:

@@ -1,6 +1,6 @@
 """The gRPC services as their callers use them: over a real channel."""
 
-from typing import Any
+from typing import Any, NoReturn
 
 import grpc
 import grpc.aio
@@ -8,6 +8,7 @@ import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 
+from model.query import Query
 from protos import (
     admin_pb2,
     admin_pb2_grpc,
@@ -21,7 +22,13 @@ from services.errors import CannotListen, NotFound, Unreachable
 from services.grpc_server import GrpcServer
 from state.user_state import UserState
 from stream.topics import partition_of
-from tests.services.nodes import NUM_PARTITIONS, FakeOwner, SumCompressor, recommending
+from tests.services.nodes import (
+    NUM_PARTITIONS,
+    FakeOwner,
+    FakeRecommender,
+    SumCompressor,
+    recommending,
+)
 from tests.state.builders import make_rows
 
 
@@ -101,8 +108,8 @@ async def test_bad_requests_name_the_field_and_the_limit(
 
 
 async def test_our_own_faults_reach_callers_without_their_text() -> None:
-    class Broken:
-        def popular(self, k: int, exclude: object) -> None:
+    class Broken(FakeRecommender):
+        def popular(self, query: Query) -> NoReturn:
             raise RuntimeError("secret detail")
 
     async with StateClient("127.0.0.1:1", 0.3) as users, recommending(users, Broken()) as address:
