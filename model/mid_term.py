@@ -9,6 +9,7 @@ from typing import Literal, get_args
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional
 
 from model.errors import ModelConfigError
 from model.layers import EncoderLayer, LayerConfig, Segment, check_choice
@@ -48,19 +49,36 @@ class MidTermConfig:
 
 
 class MidTermEncoder(nn.Module):
-    """Light self-attention over item vectors; time is absolute, so encoded chunks stay valid as the history grows."""
+    """Light self-attention over the item vectors of each chunk; time is absolute and items meet those of their own chunk.
 
-    def __init__(self, layer: LayerConfig, config: MidTermConfig) -> None:
-        """`config.num_layers` may be zero: the item vectors alone."""
+    So what is encoded of a sealed chunk stays valid as the history grows, and the cost is linear in the segment.
+    """
+
+    def __init__(self, layer: LayerConfig, config: MidTermConfig, chunk_len: int) -> None:
+        """`config.num_layers` may be zero: the item vectors alone. `chunk_len` is the history's."""
         super().__init__()
+        self.chunk_len = chunk_len
         self.layers = nn.ModuleList(EncoderLayer(layer) for _ in range(config.num_layers))
         self.norm = nn.RMSNorm(layer.width)
 
     def forward(self, items_BMH: Tensor, mask_BM: Tensor) -> Segment:
-        """[B, M, H] to a segment of the same shape."""
-        for layer in self.layers:
-            items_BMH = layer(items_BMH, mask_BM)
+        """[B, M, H] to a segment of the same shape. The segment begins with a chunk: items are left-aligned."""
+        num_items = items_BMH.shape[1]
+        if self.layers and num_items:
+            chunk_len = min(self.chunk_len, num_items)
+            missing = -num_items % chunk_len
+            padded_BMH = functional.pad(items_BMH, (0, 0, 0, missing))
+            mask_CN = functional.pad(mask_BM, (0, missing)).view(-1, chunk_len)
+            chunks_CNH = padded_BMH.reshape(-1, chunk_len, items_BMH.shape[-1])
+            encoded_CNH = self.encode_chunks(chunks_CNH, mask_CN)
+            items_BMH = encoded_CNH.view(padded_BMH.shape)[:, :num_items]
         return Segment(self.norm(items_BMH), mask_BM)
+
+    def encode_chunks(self, items_CNH: Tensor, mask_CN: Tensor) -> Tensor:
+        """Chunks [C, N, H] to the same, before the norm."""
+        for layer in self.layers:
+            items_CNH = layer(items_CNH, mask_CN)
+        return items_CNH
 
 
 class Indexer(nn.Module):

@@ -19,6 +19,7 @@ from model.mid_term import MidTermConfig, MidTermEncoder
 from model.recent import RecentEncoder
 from model.repeat_features import RepeatCandidates
 from model.repeats import RepeatConfig, RepeatMixture, Repeats
+from state.segments import HistoryConfig
 
 Codebooks = Literal["separate", "tied"]
 
@@ -55,15 +56,15 @@ class Network(nn.Module):
     """The trained module: `encode` a context once, then `decode` any number of code sequences against it."""
 
     def __init__(
-        self, config: NetworkConfig, recent_len: int, num_levels: int, codebook_size: int
+        self, config: NetworkConfig, history: HistoryConfig, num_levels: int, codebook_size: int
     ) -> None:
-        """`recent_len` comes from the history's config, levels and codes from the tokenizer's."""
+        """`history` is how segments and chunks are cut; levels and codes come from the tokenizer's config."""
         super().__init__()
         self.config = config
         layer = config.layer
         self.features = ItemFeatures(config.features, layer)
-        self.recent = RecentEncoder(layer, config.recent_layers, recent_len)
-        self.mid_term = MidTermEncoder(layer, config.mid_term)
+        self.recent = RecentEncoder(layer, config.recent_layers, history.recent_len)
+        self.mid_term = MidTermEncoder(layer, config.mid_term, history.chunk_len)
         self.lifecycle = Lifecycle(layer, config.lifecycle)
         self.decoder = Decoder(layer, config.mid_term, config.num_blocks, config.residual)
         self.repeats = Repeats(layer, config.repeats, config.features.item_buckets)
@@ -84,7 +85,8 @@ class Network(nn.Module):
     ) -> Context:
         """Item vectors (from `features`) and lifecycle tokens to what the decoder attends to.
 
-        Items are right-aligned: the newest is last, padding comes first. `present_B` tells who has tokens.
+        Recent items are right-aligned, the newest is last and padding comes first; mid-term items are left-aligned, the
+        first one begins a chunk. `present_B` tells who has tokens.
         """
         return Context(
             recent=self.recent(recent.vectors, recent.mask),

@@ -25,7 +25,7 @@ class Batch:
     """Contexts and their targets."""
 
     items: ItemTensors
-    """[B, N]: lifecycle, mid-term and recent interactions side by side, each right-aligned."""
+    """[B, N]: lifecycle, mid-term and recent interactions side by side; the last right-aligned, the others left-aligned."""
     mask: Tensor
     """[B, N]: true where an interaction is real."""
     lengths: list[int]
@@ -81,7 +81,7 @@ class BatchBuilder:
         first, boundary, recent_start = (start + column for column in np.array(cut_at).T)
         parts = [
             _evenly(first, boundary, self.lifecycle_sample),
-            _right_aligned(boundary, recent_start),
+            _left_aligned(boundary, recent_start),
             _right_aligned(recent_start, cuts),
         ]
         index = torch.from_numpy(np.concatenate(parts, 1))

@@ -136,9 +136,7 @@ def _initial_network(
 ) -> Network:
     """Item table and codebooks start in the space of the item vectors: an item is near the sum of its codes."""
     width, codebook_size = config.network.layer.width, config.tokenizer.codebook_size
-    network = Network(
-        config.network, config.history.recent_len, config.tokenizer.num_levels, codebook_size
-    )
+    network = Network(config.network, config.history, config.tokenizer.num_levels, codebook_size)
     leading = vectors @ principal_axes(vectors)[:, :width]
     network.features.set_item_vectors(items.item_ids, _fit_width(leading, width), items.counts)
     network.set_codebooks(_fit_width(mean_residuals(leading, codes, codebook_size), width))

@@ -31,7 +31,7 @@ def compressor_with(bundle: Bundle, delta: Delta) -> Compressor:
     config = replace(
         SMALL.network, lifecycle=replace(SMALL.network.lifecycle, delta=delta, top_r=2)
     )
-    network = Network(config, recent_len=8, num_levels=3, codebook_size=6)
+    network = Network(config, SMALL.history, num_levels=3, codebook_size=6)
     return Compressor(replace(bundle, network=network.eval().requires_grad_(False)))
 
 

@@ -116,7 +116,7 @@ def test_kept_mass_matches_a_plain_loop() -> None:
 def small_network(**mid_term: Any) -> Network:
     torch.manual_seed(1)
     config = replace(SMALL.network, mid_term=MidTermConfig(top_k=4, indexer_width=4, **mid_term))
-    return Network(config, SMALL.history.recent_len, 3, 6).eval()
+    return Network(config, SMALL.history, 3, 6).eval()
 
 
 @pytest.fixture(scope="module")
