@@ -99,16 +99,24 @@ class Indexer(nn.Module):
 
     def forward(self, query_BH: Tensor, keys_BMH: Tensor) -> Tensor:
         """[B, M] scores."""
-        query_BH, keys_BMH = query_BH.detach(), keys_BMH.detach()
+        return self.score(query_BH, self.keys(keys_BMH))
+
+    def keys(self, keys_BMH: Tensor) -> Tensor:
+        """[B, M, G I]: what is compared with queries; depends on the key alone."""
+        projected: Tensor = self.to_key(keys_BMH.detach())
+        return projected
+
+    def score(self, query_BH: Tensor, keys_BMP: Tensor) -> Tensor:
+        """[B, M] scores of projected keys."""
+        query_BH = query_BH.detach()
         heads, width = self.config.indexer_heads, self.config.indexer_width
         query_BGI = self.to_query(query_BH).view(-1, heads, width) / width**0.5
-        gate_BG, keys_BMGI = self.to_gate(query_BH), self.to_key(keys_BMH)
-        if (
-            not self.config.indexer_relu
-        ):  # linear in every head's score: one inner product over all heads
+        gate_BG = self.to_gate(query_BH)
+        if not self.config.indexer_relu:  # linear in every head's score: one inner product
             gated_BGI = query_BGI * gate_BG[..., None]
-            return (keys_BMGI @ gated_BGI.flatten(1)[..., None])[..., 0]
-        met_BMG = torch.einsum("bmgi,bgi->bmg", keys_BMGI.unflatten(-1, (heads, width)), query_BGI)
+            return (keys_BMP @ gated_BGI.flatten(1)[..., None])[..., 0]
+        keys_BMGI = keys_BMP.view(*keys_BMP.shape[:2], heads, width)
+        met_BMG = torch.einsum("bmgi,bgi->bmg", keys_BMGI, query_BGI)
         return (met_BMG.relu() @ gate_BG[..., None])[..., 0]
 
     def select(self, scores_BM: Tensor, segment: Segment) -> tuple[Tensor, Segment]:

@@ -43,7 +43,7 @@ def rank_at(
         batch = builder.build(some, 1, 1, None)
         context, _ = encode_batch(network, batch)
 
-        def score_next(codes_BWP: Tensor) -> Tensor:
+        def score_next(codes_BWP: Tensor, _: Tensor) -> Tensor:
             states = network.decode(context, codes_BWP)  # noqa: B023 - called before the next turn
             return network.logits(states[:, :, -1], codes_BWP.shape[-1])
 

@@ -37,7 +37,7 @@ def test_a_million_sids_none_invalid() -> None:
 def count_valid(network: Network, context: Context, trie: Trie, live: np.ndarray) -> int:
     """How many SIDs a search generates; all of them must be live and distinct within their request."""
 
-    def score_next(codes: torch.Tensor) -> torch.Tensor:
+    def score_next(codes: torch.Tensor, _: torch.Tensor) -> torch.Tensor:
         states = network.decode(context, codes)
         return network.logits(states[:, :, -1], codes.shape[-1])
 

@@ -15,6 +15,7 @@ from model.recommender import Recommender
 from state.interaction import Rows, empty_rows
 from state.summary import Summary
 from state.user_state import UserMeta, UserState
+from tests.model.plain_context import plain_context, plain_mixture
 from tests.model.worlds import HOUR_MS, START_MS, make_rows
 
 
@@ -38,10 +39,8 @@ def summary(bundle: Bundle) -> Summary:
 
 def score_every_item(bundle: Bundle, state: UserState) -> dict[int, float]:
     """The slow twin: one forward pass per item, probabilities by loops over the definitions."""
-    recommender, network, trie = Recommender(bundle), bundle.network, bundle.trie
-    catalogue = bundle.catalogue
-    context = recommender._context(state)
-    mixture = recommender._repeat_mixture(state, context)
+    network, trie, catalogue = bundle.network, bundle.trie, bundle.catalogue
+    context, mixture = plain_context(bundle, state), plain_mixture(bundle, state)
     gate = float(mixture.log_repeat.exp())
     history, shares = mixture.items[0].tolist(), mixture.shares[0].tolist()
     scores = {}
@@ -108,10 +107,7 @@ def test_excluded_repeats_leave_the_field_to_the_generator(
     rows = make_rows(12)
     had = set(rows["item_id"].tolist())
     state = state_of(rows)
-    context = recommender._context(state)
-    mixture = recommender._repeat_mixture(
-        state, context, ask(1, had).filter.blocked(bundle.catalogue)
-    )
+    mixture = plain_mixture(bundle, state, ask(1, had).filter.blocked(bundle.catalogue))
     assert float(mixture.log_generator) == 0
     assert float(mixture.shares.sum()) == 0
     found = recommender.recommend(state, ask(40, had, beam_width=1000))
@@ -131,7 +127,7 @@ def test_an_item_last_taken_in_the_lifecycle_segment_can_be_a_repeat(
 
     def share(summary: Summary) -> float:
         state = state_of(newer, summary)
-        mixture = recommender._repeat_mixture(state, recommender._context(state))
+        mixture = plain_mixture(bundle, state)
         return float(mixture.shares[0][mixture.items[0] == index].sum())
 
     assert share(rolled) > 0.1

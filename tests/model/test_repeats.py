@@ -12,7 +12,7 @@ from rich.progress import Progress
 from model.bundle import Bundle, load_bundle
 from model.layers import LayerConfig
 from model.repeat_features import NUM_FEATURES, STRENGTH, RepeatCandidates, repeat_candidates
-from model.repeats import RepeatConfig, RepeatMixture, Repeats
+from model.repeats import RepeatConfig, RepeatEvidence, RepeatMixture, Repeats
 from model.training.batches import BatchBuilder
 from model.training.histories import build_histories
 from model.training.losses import encode_batch, repeat_loss
@@ -32,7 +32,8 @@ def untrained(items: list[int], counts: list[float]) -> RepeatMixture:
     features[0, :, STRENGTH] = torch.tensor(counts).log()
     candidates = RepeatCandidates(numbers, numbers, numbers.clamp(min=0), features)
     module = Repeats(LAYER, RepeatConfig(), 11)
-    return module(candidates, torch.randn(1, len(items), 8), torch.randn(1, 8))
+    evidence: RepeatEvidence = module(candidates, torch.randn(1, len(items), 8), torch.randn(1, 8))
+    return evidence.mixture()
 
 
 def test_an_untrained_module_smooths_decayed_counts() -> None:
