@@ -54,9 +54,12 @@ def repeat_candidates(
     max_items: int,
     exclude: AbstractSet[int] = frozenset(),
 ) -> RepeatCandidates:
-    """The strongest items of each context that the catalogue has and nobody excluded; `item_buckets` are table rows."""
+    """The strongest items of each context that the catalogue has and nobody excluded or, at last, disliked.
+
+    `item_buckets` are table rows.
+    """
     excluded = np.fromiter(exclude, np.uint64, len(exclude))
-    chosen = [_choose(context.items, catalogue, max_items, excluded) for context in statistics]
+    chosen = [_choose(context, catalogue, max_items, excluded) for context in statistics]
     num_columns = max((len(items) for items in chosen), default=0)
     indices = np.full((len(chosen), num_columns), -1)
     features = np.zeros((len(chosen), num_columns, NUM_FEATURES), np.float32)
@@ -70,11 +73,16 @@ def repeat_candidates(
 
 
 def _choose(
-    items: Records, catalogue: Catalogue, max_items: int, excluded: npt.NDArray[np.uint64]
+    context: ItemStatistics,
+    catalogue: Catalogue,
+    max_items: int,
+    excluded: npt.NDArray[np.uint64],
 ) -> Records:
+    items = context.items
     known = catalogue.find(items["item_id"]) >= 0
-    if len(excluded):
-        known &= ~np.isin(items["item_id"], excluded)
+    for unwanted in (excluded, context.disliked["item_id"]):
+        if len(unwanted):
+            known &= ~np.isin(items["item_id"], unwanted)
     return strongest(items[known], max_items)
 
 
