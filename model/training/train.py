@@ -35,14 +35,17 @@ from model.training.replay import replay
 from model.training.run_directory import RunDirectory, run_identity
 from model.training.run_log import RunLog
 from model.training.run_state import StageReport
-from model.training.stages import StageRunner
+from model.training.stages import VALIDATION_SHARE, StageRunner
 from model.training.steps import Surroundings
 from model.training.stop_signals import stop_requests
 from model.trie import Trie
 from state.event_log import EventLog
 
 RECALL_AT = 20
-_RESERVED_SHARE = 0.06  # of the wall-clock budget, for held-out recall and saving
+_RECALL_SHARE = 0.05  # of the wall-clock budget, and what training leaves of its own
+_RESERVED_SHARE = (
+    _RECALL_SHARE + 2 * VALIDATION_SHARE + 0.01
+)  # and the last stage's figures, and saving
 
 
 @dataclasses.dataclass(frozen=True)
@@ -200,7 +203,8 @@ def _fit(
     evaluating = progress.add_task(
         f"recall at {RECALL_AT} of {len(tested)} held-out baskets", total=1
     )
-    recall = network_recall(network, trie, builder, tested, RECALL_AT)
+    limit_s = 60 * config.minutes * _RECALL_SHARE + budget.left_s
+    recall, taken = network_recall(network, trie, builder, tested, RECALL_AT, limit_s)
     progress.advance(evaluating)
     return {
         "stages": [dataclasses.asdict(stage) for stage in stages],
@@ -209,7 +213,8 @@ def _fit(
         "processes": place.workers.size,
         f"recall_at_{RECALL_AT}": {
             "network": recall,
-            "popularity": popularity_recall(histories, catalogue, tested, RECALL_AT),
-            "baskets": len(tested),
+            "popularity": popularity_recall(histories, catalogue, taken, RECALL_AT),
+            "baskets": len(taken),
+            "asked_baskets": len(tested),
         },
     }

@@ -12,7 +12,7 @@ from model.compression import Compressor
 from model.errors import ModelConfigError
 from model.query import ItemFilter, Query
 from model.recommender import Recommender
-from state.interaction import Rows, empty_rows
+from state.interaction import DISLIKE_MASK, Rows, empty_rows
 from state.summary import Summary
 from state.user_state import UserMeta, UserState
 from tests.model.plain_context import plain_context, plain_mixture
@@ -121,6 +121,7 @@ def test_an_item_last_taken_in_the_lifecycle_segment_can_be_a_repeat(
     """What the mid-term segment no longer holds is known from the summary's statistics."""
     older, newer = make_rows(8), make_rows(6)
     older["item_id"], newer["item_id"] = 33, 5
+    older["kinds"] = newer["kinds"] = 2
     newer["event_time_ms"] += 100 * HOUR_MS
     rolled = Compressor(bundle).roll(None, [older[:4], older[4:]], 8, now_ms=START_MS)
     (index,) = bundle.catalogue.find(np.array([33], np.uint64)).tolist()
@@ -139,6 +140,26 @@ def test_an_item_last_taken_in_the_lifecycle_segment_can_be_a_repeat(
     assert {one.item.item_id: one.score for one in better}[33] > score + 1
     places = [[one.item.item_id for one in found].index(33) for found in (plain, better)]
     assert places[1] < places[0]
+
+
+@pytest.mark.parametrize("disliked_at", ["lifecycle", "mid_term", "never", "taken_again"])
+def test_a_disliked_item_is_no_repeat_until_it_is_taken_again(
+    bundle: Bundle, recommender: Recommender, disliked_at: str
+) -> None:
+    older, newer = make_rows(8), make_rows(6)
+    older["item_id"], newer["item_id"] = 33, 5
+    older["kinds"] = newer["kinds"] = 2
+    newer["event_time_ms"] += 100 * HOUR_MS
+    if disliked_at in ("lifecycle", "taken_again"):
+        older["kinds"][-1] = DISLIKE_MASK
+    if disliked_at in ("mid_term", "taken_again"):
+        newer["item_id"][2] = 33
+        newer["kinds"][2] = DISLIKE_MASK if disliked_at == "mid_term" else 2
+    rolled = Compressor(bundle).roll(None, [older[:4], older[4:]], 8, now_ms=START_MS)
+    state = state_of(newer, rolled)
+    mixture = plain_mixture(bundle, state)
+    (index,) = bundle.catalogue.find(np.array([33], np.uint64)).tolist()
+    assert (index in mixture.items[0]) == (disliked_at in ("never", "taken_again"))
 
 
 def test_a_beam_of_one_still_fills_k(recommender: Recommender) -> None:
