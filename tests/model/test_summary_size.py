@@ -34,7 +34,7 @@ def test_a_training_run_is_refused_before_it_begins() -> None:
 
 def test_a_worker_refuses_a_bundle_whose_summaries_are_too_large(bundle: Bundle) -> None:
     lifecycle = replace(SMALL.network.lifecycle, delta="top_r", top_r=8_192)
-    network = Network(replace(SMALL.network, lifecycle=lifecycle), 8, 3, 6)
+    network = Network(replace(SMALL.network, lifecycle=lifecycle), SMALL.history, 3, 6)
     with pytest.raises(ModelConfigError, match="top_r 8192"):
         Compressor(replace(bundle, network=network))
 
@@ -44,7 +44,7 @@ def test_the_size_is_that_of_a_real_summary(bundle: Bundle, top_r: int) -> None:
     """Refused is what passes the limit with item statistics at their worst, and nothing else."""
     lifecycle = replace(SMALL.network.lifecycle, delta="top_r", top_r=top_r)
     config = replace(SMALL.network, lifecycle=lifecycle)
-    network = Network(config, 8, 3, 6).eval().requires_grad_(False)
+    network = Network(config, SMALL.history, 3, 6).eval().requires_grad_(False)
     summary = Compressor(replace(bundle, network=network)).roll(None, [make_rows(4)], 4, now_ms=1)
     num_bytes = len(summary.accumulators) + summary.tokens.nbytes
     left = MAX_SUMMARY_BYTES - num_bytes - max_encoded_bytes(config.repeats.max_items)
