@@ -1,6 +1,7 @@
 """User state in, recommended items out: encode the context, search SIDs, turn buckets into items."""
 
 from collections import Counter
+from collections.abc import Sequence
 
 import numpy as np
 import torch
@@ -10,9 +11,10 @@ from model.beam_search import Beams, beam_search
 from model.bundle import Bundle
 from model.decoder import Context
 from model.errors import ModelConfigError
+from model.explain import explain
 from model.features import to_tensors
 from model.layers import Segment
-from model.query import Mask, Query, Recommended
+from model.query import Explanation, Mask, Query, Recommended
 from model.ranking import rank_items
 from model.repeat_features import repeat_candidates
 from model.repeats import RepeatMixture
@@ -115,6 +117,16 @@ class Recommender:
             self._recommended(int(index), float(self._log_share[index]))
             for index in best[: query.k]
         ]
+
+    @torch.inference_mode()
+    def explain(
+        self, state: UserState, query: Query, found: Sequence[Recommended]
+    ) -> list[Explanation]:
+        """What each item of the answer to `query` came from; one more pass of the decoder over its SIDs."""
+        context = self._context(state)
+        blocked = query.filter.blocked(self.bundle.catalogue)
+        mixture = self._repeat_mixture(state, context, blocked, repeats=query.repeats)
+        return explain(self.bundle, context, state.mid_term(self.bundle.history), mixture, found)
 
     def _context(self, state: UserState) -> Context:
         network, rows = self.bundle.network, state.rows

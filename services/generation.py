@@ -7,7 +7,8 @@ from concurrent.futures import Executor
 from dataclasses import dataclass, field
 from typing import Protocol, TypeVar
 
-from model.query import Query, Recommended
+from model.query import Explanation, Query, Recommended
+from services.seen_items import without_seen
 from state.segments import HistoryConfig
 from state.user_state import UserMeta, UserState
 
@@ -26,6 +27,8 @@ class UserView:
     """Covered by the summary; 0 when there is none."""
     summary_boundary: int | None
     """Where the summary ends; None when there is none for this bundle."""
+    is_stale: bool = False
+    """Whether the state node did not answer, and an older copy was used."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,6 +41,25 @@ class Generated:
     bundle_version: str
     timings_ms: dict[str, float] = field(default_factory=dict)
     """Where the time went, by stage."""
+    explanations: Sequence[Explanation] = ()
+    """One per item, where they were asked for."""
+    seen_complete: bool = True
+    """False: the items may hold some that the user has seen, though they were not to."""
+
+
+class Stages:
+    """How long each of some steps took."""
+
+    def __init__(self) -> None:
+        """The first stage begins now."""
+        self.milliseconds: dict[str, float] = {}
+        self._since_s = time.perf_counter()
+
+    def end(self, stage: str) -> None:
+        """`stage` ends, and the next one begins."""
+        now_s = time.perf_counter()
+        self.milliseconds[stage] = (now_s - self._since_s) * 1e3
+        self._since_s = now_s
 
 
 class UserReader(Protocol):
@@ -64,6 +86,12 @@ class Recommender(Protocol):
         """At most `query.k` items that everybody takes."""
         ...
 
+    def explain(
+        self, state: UserState, query: Query, found: Sequence[Recommended]
+    ) -> Sequence[Explanation]:
+        """What each item of an answer came from."""
+        ...
+
 
 class Generator:
     """One request at a time goes through the network, off the event loop."""
@@ -79,23 +107,32 @@ class Generator:
         """The bundle that answers."""
         return self._recommender.bundle_version
 
-    async def recommend(self, user_id: str, query: Query) -> Generated:
+    async def recommend(
+        self, user_id: str, query: Query, *, exclude_seen: bool = False, explain: bool = False
+    ) -> Generated:
         """The best items for a user; popular ones for a user without state. Raises Unreachable, DataLoss."""
-        started_s = time.perf_counter()
+        stages = Stages()
         state = await self._users.read_user(user_id, self.bundle_version)
+        stages.end("read")
         if state is None:
             return await self.popular(query)
-        read_s = time.perf_counter()
+        seen_complete = True
+        if exclude_seen:
+            query, seen_complete = await without_seen(self._users, state, query)
+            stages.end("seen")
         items = await self._run(lambda: self._recommender.recommend(state, query))
-        timings_ms = {
-            "read": (read_s - started_s) * 1e3,
-            "generate": (time.perf_counter() - read_s) * 1e3,
-        }
+        stages.end("generate")
+        explanations: Sequence[Explanation] = ()
+        if explain:
+            explanations = await self._run(lambda: self._recommender.explain(state, query, items))
+            stages.end("explain")
         return Generated(
             items=items,
             view=self._view(state),
             bundle_version=self.bundle_version,
-            timings_ms=timings_ms,
+            timings_ms=stages.milliseconds,
+            explanations=explanations,
+            seen_complete=seen_complete,
         )
 
     async def popular(self, query: Query) -> Generated:

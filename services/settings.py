@@ -64,6 +64,8 @@ class InferenceNodeConfig:
     """Diversity: items of an answer that share their SID's first code; None: any number."""
     exact_search: bool = False
     """Search ever wider until no other item can be better; takes up to a pass over the whole catalogue."""
+    log_requests: bool = False
+    """A line of JSON per answer, with user id, surface, context and items."""
     num_threads: int = 2
     metrics_listen: str = "127.0.0.1:9102"
     """As a state node's."""
