@@ -10,9 +10,18 @@ import grpc.aio
 from protos import admin_pb2, admin_pb2_grpc, recommender_pb2, recommender_pb2_grpc, state_pb2
 from protos.state_pb2_grpc import StateServiceStub
 from services.errors import NotFound, Unreachable
-from services.state_messages import rolled_from_wire, summary_to_wire, user_from_wire
+from services.state_messages import (
+    known_seen_to_wire,
+    known_to_wire,
+    rolled_from_wire,
+    seen_from_wire,
+    summary_to_wire,
+    user_from_wire,
+)
 from services.status_codes import from_rpc_error
+from state.seen_items import KnownSeen, SeenItems
 from state.summary import Summary
+from state.user_delta import Known, UserDelta, decode_delta
 from state.user_state import Rolled, UserState
 from stream.topics import partition_of
 
@@ -40,14 +49,36 @@ class StateClient(AbstractAsyncContextManager["StateClient"]):
     async def read_user(self, user_id: str, bundle_version: str) -> UserState | None:
         """The user's state; None when there is none. Raises Unreachable."""
         request = state_pb2.GetUserStateRequest(user_id=user_id, bundle_version=bundle_version)
+        reply = await self._find(self._stub.GetUserState, request)
+        return None if reply is None else user_from_wire(reply).decode(user_id)
+
+    async def read_delta(
+        self, user_id: str, bundle_version: str, known: Known | None
+    ) -> UserDelta | None:
+        """The user's state without what is known of it; None when there is none. Raises Unreachable, StateError."""
+        request = state_pb2.GetUserStateRequest(user_id=user_id, bundle_version=bundle_version)
+        if known is not None:
+            request.known.CopyFrom(known_to_wire(known))
+        reply = await self._find(self._stub.GetUserState, request)
+        return None if reply is None else decode_delta(user_id, user_from_wire(reply))
+
+    async def read_seen(self, user_id: str, known: KnownSeen | None = None) -> SeenItems | None:
+        """Items of the lifecycle segment, from where `known` ends; None when there is no such user. Raises Unreachable."""
+        request = state_pb2.GetSeenItemsRequest(user_id=user_id)
+        if known is not None:
+            request.known.CopyFrom(known_seen_to_wire(known))
+        reply = await self._find(self._stub.GetSeenItems, request)
+        return None if reply is None else seen_from_wire(reply)
+
+    async def _find(self, method: Any, request: Any) -> Any:
+        """The reply; None for NOT_FOUND."""
         try:
-            reply = await self._stub.GetUserState(request, timeout=self._timeout_s)
+            return await method(request, timeout=self._timeout_s)
         except grpc.RpcError as error:
             mapped = from_rpc_error(error, self._address)
             if isinstance(mapped, NotFound):
                 return None
             raise mapped from error
-        return user_from_wire(reply).decode(user_id)
 
     async def read_rolled(self, user_id: str, bundle_version: str, max_chunks: int) -> Rolled:
         """What the boundary left behind. Raises NotFound, Unreachable."""
@@ -118,12 +149,25 @@ class RoutedStateClient(AbstractAsyncContextManager["RoutedStateClient"]):
         await self._clients.close()
 
     async def read_user(self, user_id: str, bundle_version: str) -> UserState | None:
-        """The user's state; None when there is none. Raises Unreachable."""
+        """As StateClient.read_user."""
+        return await (await self._owner(user_id)).read_user(user_id, bundle_version)
+
+    async def read_delta(
+        self, user_id: str, bundle_version: str, known: Known | None
+    ) -> UserDelta | None:
+        """As StateClient.read_delta."""
+        return await (await self._owner(user_id)).read_delta(user_id, bundle_version, known)
+
+    async def read_seen(self, user_id: str, known: KnownSeen | None = None) -> SeenItems | None:
+        """As StateClient.read_seen."""
+        return await (await self._owner(user_id)).read_seen(user_id, known)
+
+    async def _owner(self, user_id: str) -> StateClient:
         partition = partition_of(user_id, self._num_partitions)
         address = await self._find_owner(partition, self._timeout_s)
         if address is None:
             raise Unreachable(f"no state node has announced to serve partition {partition}")
-        return await self._clients.at(address).read_user(user_id, bundle_version)
+        return self._clients.at(address)
 
 
 def recommend(

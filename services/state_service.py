@@ -8,7 +8,14 @@ import grpc.aio
 
 from protos import state_pb2, state_pb2_grpc
 from services.errors import InvalidRequest, NotFound, Unreachable
-from services.state_messages import rolled_to_wire, summary_from_wire, user_to_wire
+from services.state_messages import (
+    known_from_wire,
+    known_seen_from_wire,
+    rolled_to_wire,
+    seen_to_wire,
+    summary_from_wire,
+    user_to_wire,
+)
 from state.interaction import check_user_id
 from state.partition_stores import PartitionStores
 from state.segments import HistoryConfig
@@ -50,12 +57,27 @@ class StateService(state_pb2_grpc.StateServiceServicer):
     ) -> state_pb2.UserState:
         """See protos/state.proto."""
         store = self._owner(request.user_id)
-        stored = await asyncio.to_thread(store.read_user, request.user_id, request.bundle_version)
+        known = known_from_wire(request.known) if request.HasField("known") else None
+        stored = await asyncio.to_thread(
+            store.read_user, request.user_id, request.bundle_version, known
+        )
         if stored is None:
             raise NotFound(f"no state for user {request.user_id!r}")
-        if stored.summary is None and stored.meta.lifecycle_boundary:
+        has_summary = stored.summary is not None or stored.summary_unchanged
+        if stored.meta.lifecycle_boundary and not has_summary:
             await self._owe_summary(store, request)
         return user_to_wire(stored)
+
+    async def GetSeenItems(
+        self, request: state_pb2.GetSeenItemsRequest, context: Context
+    ) -> state_pb2.SeenItems:
+        """See protos/state.proto."""
+        store = self._owner(request.user_id)
+        known = known_seen_from_wire(request.known) if request.HasField("known") else None
+        seen = await asyncio.to_thread(store.read_seen, request.user_id, known)
+        if seen is None:
+            raise NotFound(f"no state for user {request.user_id!r}")
+        return seen_to_wire(seen)
 
     async def GetRolled(
         self, request: state_pb2.GetRolledRequest, context: Context

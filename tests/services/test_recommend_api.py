@@ -280,10 +280,11 @@ async def test_a_callers_time_that_ran_out_is_said() -> None:
 async def test_one_bad_entry_leaves_the_others_of_a_batch() -> None:
     owner = FakeOwner()
     owner.add("ann", 20)
+    nonsense = "nonsense"
     requests = [
         wire.RecommendRequest(user_id="ann", k=2, request_id="first"),
         wire.RecommendRequest(user_id=""),
-        wire.RecommendRequest(user_id="ann", **{"page_token": "nonsense"}),
+        wire.RecommendRequest(user_id="ann", page_token=nonsense),
         wire.RecommendRequest(user_id="ann", request_id="\x7f"),
         wire.RecommendRequest(user_id="nobody", k=1),
     ]
