@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Protocol, TypeVar
 
 from model.query import Explanation, Query, Recommended
-from services.seen_items import without_seen
+from services.seen_items import SeenItemsCache, SeenReader, without_seen
 from state.segments import HistoryConfig
 from state.user_state import UserMeta, UserState
 
@@ -62,7 +62,7 @@ class Stages:
         self._since_s = now_s
 
 
-class UserReader(Protocol):
+class UserReader(SeenReader, Protocol):
     """Where user states are read."""
 
     async def read_user(self, user_id: str, bundle_version: str) -> UserState | None:
@@ -96,8 +96,15 @@ class Recommender(Protocol):
 class Generator:
     """One request at a time goes through the network, off the event loop."""
 
-    def __init__(self, recommender: Recommender, users: UserReader, executor: Executor) -> None:
+    def __init__(
+        self,
+        recommender: Recommender,
+        users: UserReader,
+        executor: Executor,
+        seen_cache_bytes: int = 64 << 20,
+    ) -> None:
         """`executor` runs the network."""
+        self._seen = SeenItemsCache(users, seen_cache_bytes)
         self._recommender = recommender
         self._users = users
         self._executor = executor
@@ -118,7 +125,7 @@ class Generator:
             return await self.popular(query)
         seen_complete = True
         if exclude_seen:
-            query, seen_complete = await without_seen(self._users, state, query)
+            query, seen_complete = await without_seen(self._seen, state, query)
             stages.end("seen")
         items = await self._run(lambda: self._recommender.recommend(state, query))
         stages.end("generate")

@@ -64,6 +64,8 @@ class InferenceNodeConfig:
     """Diversity: items of an answer that share their SID's first code; None: any number."""
     exact_search: bool = False
     """Search ever wider until no other item can be better; takes up to a pass over the whole catalogue."""
+    seen_cache_bytes: int = 67_108_864
+    """For what users have seen before their mid-term segment; 8 bytes an item, read by `exclude_seen` alone."""
     log_requests: bool = False
     """A line of JSON per answer, with user id, surface, context and items."""
     num_threads: int = 2
@@ -87,6 +89,8 @@ class InferenceNodeConfig:
             )
         if self.num_threads < 1:
             raise ConfigError(f"num_threads is {self.num_threads}; it must be at least 1")
+        if self.seen_cache_bytes < 0:
+            raise ConfigError(f"seen_cache_bytes is {self.seen_cache_bytes}; it must be at least 0")
         if self.state_timeout_s <= 0:
             raise ConfigError(f"state_timeout_s is {self.state_timeout_s}; it must be above 0")
 

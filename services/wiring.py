@@ -122,7 +122,8 @@ async def run_inference_node(settings: Settings, stop: asyncio.Event) -> None:
         max_per_first_code=config.max_per_first_code,
         exact=config.exact_search,
     )
-    generator = Generator(recommender, users, ThreadPoolExecutor(1, thread_name_prefix="network"))
+    executor = ThreadPoolExecutor(1, thread_name_prefix="network")
+    generator = Generator(recommender, users, executor, config.seen_cache_bytes)
     service = RecommenderService(generator, RequestLog(enabled=config.log_requests))
     add_RecommenderServiceServicer_to_server(service, server.server)
     log.info("recommending with bundle %s", bundle.version)
