@@ -83,5 +83,29 @@ class Recommended:
     sid: tuple[int, ...]
 
 
+@dataclass(frozen=True)
+class AttendedInteraction:
+    """A mid-term interaction that an item was generated from."""
+
+    item: CatalogueItem
+    """As the catalogue knows it; without a title where it does not."""
+    event_time_ms: int
+    attention: float
+    """Of all mid-term interactions' sum of one."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Explanation:
+    """What one item came from: shares that sum to one, or are all 0 where there is no history."""
+
+    recent: float
+    mid_term: float
+    lifecycle: float
+    repeats: float
+    """Of the item's probability, that it owes to having been taken before."""
+    attended: tuple[AttendedInteraction, ...] = ()
+    """Most attended first."""
+
+
 def _array(values: AbstractSet[int], like: npt.NDArray[np.generic]) -> npt.NDArray[np.generic]:
     return np.fromiter(values, like.dtype, len(values))

@@ -13,13 +13,15 @@ from model.bundle import Bundle
 from model.context_encoder import ContextEncoder
 from model.engine import Engine, TorchEngine
 from model.errors import ModelConfigError
+from model.explain import explain
 from model.fused_decoder import FusedDecoder
-from model.query import Mask, Query, Recommended
+from model.query import Explanation, Mask, Query, Recommended
 from model.ranking import rank_items
 from model.repeat_features import repeat_candidates
 from model.repeats import RepeatEvidence, RepeatMixture
 from model.scorer import Scorer
 from model.user_context import Reused, UserContext
+from model.whole_context import whole_context
 from state.segments import HistoryConfig
 from state.user_delta import UserSegments, split_state
 from state.user_state import UserState
@@ -236,6 +238,14 @@ class Recommender:
             self._recommended(int(index), float(self._log_share[index]))
             for index in best[: query.k]
         ]
+
+    def explain(
+        self, context: UserContext, query: Query, found: Sequence[Recommended]
+    ) -> list[Explanation]:
+        """What each item of the answer to `query` came from; one more pass of the decoder over its SIDs."""
+        state, mixture = context.user.state, self._request(0, context, query).mixture
+        mid_term = state.mid_term(self.history)
+        return explain(self.bundle, whole_context(self.bundle, state), mid_term, mixture, found)
 
     def _recommended(self, index: int, score: float) -> Recommended:
         catalogue = self.bundle.catalogue

@@ -9,7 +9,7 @@ import grpc.aio
 
 from protos import admin_pb2, admin_pb2_grpc, recommender_pb2, recommender_pb2_grpc, state_pb2
 from protos.state_pb2_grpc import StateServiceStub
-from services.errors import DataLoss, InvalidRequest, NotFound, ServiceError, Unreachable
+from services.errors import NotFound, Unreachable
 from services.state_messages import (
     known_seen_to_wire,
     known_to_wire,
@@ -18,6 +18,7 @@ from services.state_messages import (
     summary_to_wire,
     user_from_wire,
 )
+from services.status_codes import from_rpc_error
 from state.seen_items import KnownSeen, SeenItems
 from state.summary import Summary
 from state.user_delta import Known, UserDelta, decode_delta
@@ -181,6 +182,18 @@ def recommend(
         return reply
 
 
+def recommend_batch(
+    address: str, request: recommender_pb2.RecommendBatchRequest, timeout_s: float
+) -> recommender_pb2.RecommendBatchResponse:
+    """One blocking RecommendBatch call. Raises Unreachable, InvalidRequest."""
+    with grpc.insecure_channel(address, options=_OPTIONS) as channel:
+        stub = recommender_pb2_grpc.RecommenderServiceStub(channel)
+        reply: recommender_pb2.RecommendBatchResponse = _call(
+            stub.RecommendBatch, request, address, timeout_s
+        )
+        return reply
+
+
 def describe_user(
     address: str, user_id: str, newest: int, timeout_s: float
 ) -> admin_pb2.UserDescription:
@@ -243,17 +256,3 @@ def _call(method: Any, request: Any, address: str, timeout_s: float) -> Any:
         return method(request, timeout=timeout_s)
     except grpc.RpcError as error:
         raise from_rpc_error(error, address) from error
-
-
-def from_rpc_error(error: Any, address: str) -> Exception:
-    """The error of ours that a gRPC error means."""
-    code, text = error.code(), error.details()
-    if code is grpc.StatusCode.NOT_FOUND:
-        return NotFound(text)
-    if code is grpc.StatusCode.INVALID_ARGUMENT:
-        return InvalidRequest(text)
-    if code in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED):
-        return Unreachable(f"no answer from {address}: {text}")
-    if code is grpc.StatusCode.DATA_LOSS:
-        return DataLoss(f"{address} found damage: {text}")
-    return ServiceError(f"{address} answered {code.name}: {text}")

@@ -11,21 +11,11 @@ import grpc.aio
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
-from services.errors import CannotListen, InvalidRequest, NotFound, Unreachable
+from services.errors import CannotListen
 from services.request_stats import RequestStats
-from state.errors import CorruptValue, InvalidInteraction, StoreClosed
+from services.status_codes import rpc_status, status_code, trailing_metadata
 
 log = logging.getLogger(__name__)
-
-STATUS_OF: dict[type[Exception], grpc.StatusCode] = {
-    InvalidInteraction: grpc.StatusCode.INVALID_ARGUMENT,
-    InvalidRequest: grpc.StatusCode.INVALID_ARGUMENT,
-    NotFound: grpc.StatusCode.NOT_FOUND,
-    Unreachable: grpc.StatusCode.UNAVAILABLE,
-    StoreClosed: grpc.StatusCode.UNAVAILABLE,
-    CorruptValue: grpc.StatusCode.DATA_LOSS,
-}
-"""The text of these errors is meant for callers; any other becomes INTERNAL without its text."""
 
 _OPTIONS = [
     ("grpc.so_reuseport", 0),  # a second server on the address must fail, not share it
@@ -106,19 +96,17 @@ class _ErrorTable(grpc.aio.ServerInterceptor):
             started_s, code = time.perf_counter(), grpc.StatusCode.OK
             try:
                 return await handler.unary_unary(request, context)
-            except tuple(STATUS_OF) as error:
-                code = _status_of(error)
-                await context.abort(code, str(error))
             except asyncio.CancelledError:
                 code = grpc.StatusCode.CANCELLED
                 raise
             except grpc.aio.AbortError:
                 code = grpc.StatusCode.UNKNOWN
                 raise
-            except Exception:
-                log.exception("%s failed", method)
-                code = grpc.StatusCode.INTERNAL
-                await context.abort(code, "internal error; see the server's log")
+            except Exception as error:
+                code = status_code(error)
+                if code is grpc.StatusCode.INTERNAL:
+                    log.exception("%s failed", method)
+                await _abort(context, error)
             finally:
                 self._requests.count(method, code.name, time.perf_counter() - started_s)
 
@@ -127,5 +115,8 @@ class _ErrorTable(grpc.aio.ServerInterceptor):
         )
 
 
-def _status_of(error: Exception) -> grpc.StatusCode:
-    return next(code for kind, code in STATUS_OF.items() if isinstance(error, kind))
+async def _abort(context: grpc.aio.ServicerContext[Any, Any], error: Exception) -> None:
+    """End the call; trailing metadata that the handler has set, such as a request id, stays."""
+    status = rpc_status(error)
+    metadata = (*(context.trailing_metadata() or ()), *trailing_metadata(status))
+    await context.abort(status_code(error), status.message, metadata)

@@ -1,7 +1,7 @@
 """The inference node: serves recommendations until it is told to stop."""
 
 import asyncio
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass
 
 from services.clients import RoutedStateClient, StateClient
@@ -16,20 +16,22 @@ class InferenceNode:
     server: GrpcServer
     users: StateClient | RoutedStateClient
     endpoints: HttpServer
-    follow_owners: Callable[[], Coroutine[None, None, None]] | None
-    """Keeps `users` informed who serves whom; None where one address is given."""
+    background: Sequence[Callable[[], Coroutine[None, None, None]]]
+    """What runs as long as the node serves; each goes on until it is cancelled, and takes the node with it if it fails."""
 
     async def run(self, stop: asyncio.Event) -> None:
         """Serve until `stop` is set, then let calls finish. Raises CannotListen."""
         async with self.users:
             with self.endpoints:
                 await self.server.start()
+                tasks = [asyncio.create_task(start()) for start in self.background]
+                stopped = asyncio.create_task(stop.wait())
                 await self.server.set_serving(True)
-                following = (
-                    asyncio.create_task(self.follow_owners()) if self.follow_owners else None
-                )
-                await stop.wait()
+                await asyncio.wait([*tasks, stopped], return_when=asyncio.FIRST_COMPLETED)
                 await self.server.stop()
-                if following is not None:
-                    following.cancel()
-                    await asyncio.gather(following, return_exceptions=True)
+                failed = [task for task in tasks if task.done()]
+                for task in (*tasks, stopped):
+                    task.cancel()
+                await asyncio.gather(*tasks, stopped, return_exceptions=True)
+                for task in failed:
+                    task.result()

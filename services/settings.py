@@ -5,6 +5,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from services.batcher import BatchingConfig
+from services.generation import CachesConfig
 from services.toml_config import read_toml, structure
 from state.checkpoint_config import CheckpointsConfig
 from state.errors import ConfigError
@@ -64,9 +66,13 @@ class InferenceNodeConfig:
     """Diversity: items of an answer that share their SID's first code; None: any number."""
     exact_search: bool = False
     """Search ever wider until no other item can be better; takes up to a pass over the whole catalogue."""
+    log_requests: bool = False
+    """A line of JSON per answer, with user id, surface, context and items."""
     num_threads: int = 2
     metrics_listen: str = "127.0.0.1:9102"
     """As a state node's."""
+    batching: BatchingConfig = field(default_factory=BatchingConfig)
+    caches: CachesConfig = field(default_factory=CachesConfig)
 
     def __post_init__(self) -> None:
         """Check addresses and limits."""

@@ -21,6 +21,7 @@ from services.inference_node import InferenceNode
 from services.metrics import CompressionCollector, Metrics, RequestCollector, StateNodeCollector
 from services.node_identity import claim, node_identity
 from services.recommender_service import RecommenderService
+from services.request_log import RequestLog
 from services.settings import Settings
 from services.state_node import Eraser, StateNode
 from services.state_service import StateService
@@ -121,8 +122,10 @@ async def run_inference_node(settings: Settings, stop: asyncio.Event) -> None:
         max_per_first_code=config.max_per_first_code,
         exact=config.exact_search,
     )
-    generator = Generator(recommender, users, ThreadPoolExecutor(1, thread_name_prefix="network"))
-    add_RecommenderServiceServicer_to_server(RecommenderService(generator), server.server)
+    executor = ThreadPoolExecutor(1, thread_name_prefix="network")
+    generator = Generator(recommender, users, executor, config.batching, config.caches)
+    service = RecommenderService(generator, RequestLog(enabled=config.log_requests))
+    add_RecommenderServiceServicer_to_server(service, server.server)
     log.info("recommending with bundle %s", bundle.version)
     endpoints = watch_endpoints(
         config.metrics_listen,
@@ -131,7 +134,8 @@ async def run_inference_node(settings: Settings, stop: asyncio.Event) -> None:
         always_alive,
         lambda: server.serving,
     )
-    await InferenceNode(server, users, endpoints, follow_owners).run(stop)
+    background = [generator.run, *([follow_owners] if follow_owners else [])]
+    await InferenceNode(server, users, endpoints, background).run(stop)
 
 
 ROLES = {

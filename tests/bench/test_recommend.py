@@ -15,8 +15,10 @@ from bench.recommend.engines import ENGINES, eager_scores
 from bench.recommend.python_trie import make_python_trie, python_beam_search
 from bench.recommend.world import Encoder, Sizes, histories_of, make_catalogue, make_network
 from model.beam_search import beam_search
+from model.decoder import DecoderBlock
 from model.layers import LayerConfig
 from model.network import Network, NetworkConfig
+from state.segments import HistoryConfig
 
 TINY = Sizes(
     width=16,
@@ -83,12 +85,11 @@ def test_an_engine_finds_what_the_network_scores_best(engine: str) -> None:
 
 
 def test_counted_work_is_the_linear_layers_work() -> None:
-    network = Network(
-        NetworkConfig(layer=LayerConfig(width=16, num_heads=2, ffn_width=24)), 256, 3, 32
-    )
+    config = NetworkConfig(layer=LayerConfig(width=16, num_heads=2, ffn_width=24))
+    network = Network(config, HistoryConfig(), 3, 32)
     context = Encoder(network, histories_of(TINY)[-1])()
     one_row, two_rows = (floor.work_of(network, context, 2, beam) for beam in (0, 1))
-    block = network.decoder.blocks[0]
+    block: DecoderBlock = network.decoder.blocks[0]  # type: ignore[assignment]
     linear = [m.weight for n, m in block.named_modules() if isinstance(m, torch.nn.Linear)]
     keys = 256 + 44 + 16
     of_keys = 3 * 2 * 16 * 16

@@ -12,10 +12,11 @@ from model.compression import Compressor
 from model.errors import ModelConfigError
 from model.query import ItemFilter, Query
 from model.recommender import Recommender
+from model.whole_context import whole_context
 from state.interaction import DISLIKE_MASK, Rows, empty_rows
 from state.summary import Summary
 from state.user_state import UserMeta, UserState
-from tests.model.plain_context import plain_context, plain_mixture
+from tests.model.plain_context import plain_mixture
 from tests.model.worlds import HOUR_MS, START_MS, make_rows
 
 
@@ -40,7 +41,7 @@ def summary(bundle: Bundle) -> Summary:
 def score_every_item(bundle: Bundle, state: UserState) -> dict[int, float]:
     """The slow twin: one forward pass per item, probabilities by loops over the definitions."""
     network, trie, catalogue = bundle.network, bundle.trie, bundle.catalogue
-    context, mixture = plain_context(bundle, state), plain_mixture(bundle, state)
+    context, mixture = whole_context(bundle, state), plain_mixture(bundle, state)
     gate = float(mixture.log_repeat.exp())
     history, shares = mixture.items[0].tolist(), mixture.shares[0].tolist()
     scores = {}

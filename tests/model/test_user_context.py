@@ -22,11 +22,12 @@ from model.query import ItemFilter, Query
 from model.recommender import Recommender
 from model.scorer import Scorer
 from model.user_context import Reused, UserContext
+from model.whole_context import whole_context
 from state.chunk_codec import decode_rows
 from state.key_value_store import MemoryStore
 from state.user_delta import UserSegments, apply_delta, decode_delta
 from state.user_store import UserStore
-from tests.model.plain_context import plain_answer, plain_context
+from tests.model.plain_context import plain_answer
 from tests.model.worlds import NUM_ITEMS
 from tests.state.builders import arrive, make_rows
 from tests.state.test_forget import Entry, arrivals_of
@@ -187,7 +188,7 @@ def test_steps_are_the_decoder(bundle: Bundle, changes: dict[str, Any], num_leve
     assert user is not None
     recommender = Recommender(other)
     context, _ = recommender.encode(user)
-    plain = plain_context(other, user.state)
+    plain = whole_context(other, user.state)
     engine = TorchEngine(FusedDecoder(network.decoder))
     scorer = Scorer(network, engine, [context, context], lambda: None)
     generator = torch.Generator().manual_seed(2)
