@@ -5,7 +5,10 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
+from model.engine_config import Precision
 from model.fused_decoder import FusedDecoder, Memory
+
+DTYPES: dict[Precision, torch.dtype] = {"fp32": torch.float32, "bf16": torch.bfloat16}
 
 
 class Engine(Protocol):
@@ -21,13 +24,13 @@ class Engine(Protocol):
 
 
 class TorchEngine:
-    """The step as it stands, in float32 or bfloat16."""
+    """The step as it stands."""
 
-    def __init__(self, fused: FusedDecoder, dtype: torch.dtype = torch.float32) -> None:
-        """In bfloat16 weights are copied once, inputs at every step."""
-        self.name = f"torch {str(dtype).removeprefix('torch.')}"
-        self._dtype = dtype
-        self._fused = fused if dtype == torch.float32 else fused.copied_to(dtype)
+    def __init__(self, fused: FusedDecoder, precision: Precision = "fp32") -> None:
+        """In bf16 weights are copied once, and inputs at every step."""
+        self.name = f"torch {precision}"
+        self._dtype = DTYPES[precision]
+        self._fused = fused if precision == "fp32" else fused.copied_to(self._dtype)
 
     def step(
         self, x_BWH: Tensor, own: Tensor, mask_P: Tensor, memory: Memory

@@ -40,10 +40,19 @@ class Memory:
         """Contexts side by side."""
         if len(memories) == 1:
             return memories[0]
-        parts = [torch.cat(parts) for parts in zip(*(m.tensors for m in memories), strict=True)]
-        return Memory(
-            parts[0], (parts[1], parts[2], parts[3]), (parts[4], parts[5], parts[6]), parts[7]
+        return Memory._of(
+            [torch.cat(parts) for parts in zip(*(m.tensors for m in memories), strict=True)]
         )
+
+    def part(self, contexts: slice) -> "Memory":
+        """Some of the contexts."""
+        parts = [tensor[contexts] for tensor in self.tensors]
+        return Memory._of(parts)
+
+    @staticmethod
+    def _of(parts: Sequence[Tensor]) -> "Memory":
+        streams, masks = (parts[1], parts[2], parts[3]), (parts[4], parts[5], parts[6])
+        return Memory(parts[0], streams, masks, parts[7])
 
     @property
     def tensors(self) -> tuple[Tensor, ...]:

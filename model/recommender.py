@@ -14,7 +14,7 @@ from model.context_encoder import ContextEncoder
 from model.engine import Engine, TorchEngine
 from model.errors import ModelConfigError
 from model.explain import explain
-from model.fused_decoder import FusedDecoder
+from model.fused_decoder import FusedDecoder, Memory
 from model.query import Explanation, Mask, Query, Recommended
 from model.ranking import rank_items
 from model.repeat_features import repeat_candidates
@@ -22,12 +22,17 @@ from model.repeats import RepeatEvidence, RepeatMixture
 from model.scorer import Scorer
 from model.user_context import Reused, UserContext
 from model.whole_context import whole_context
+from state.interaction import empty_rows
 from state.segments import HistoryConfig
 from state.user_delta import UserSegments, split_state
-from state.user_state import UserState
+from state.user_state import UserMeta, UserState
 
 _WIDENING = 4
 """How much wider the next search is when exclusions left too few items."""
+
+
+def _plain_engine(fused: FusedDecoder, memory: Memory, num_earlier: int) -> Engine:
+    return TorchEngine(fused)
 
 
 def _go_on() -> None:
@@ -63,13 +68,13 @@ class Recommender:
         *,
         max_per_first_code: int | None = None,
         exact: bool = False,
-        engine: Callable[[FusedDecoder], Engine] = TorchEngine,
+        engine: Callable[[FusedDecoder, Memory, int], Engine] = _plain_engine,
     ) -> None:
         """`beam_width`: SIDs that a search keeps, unless a call says otherwise.
 
         `max_per_first_code`: diversity, items of an answer that share their first code; more of them where the answer
         would otherwise be short. `exact`: search ever wider until no other
-        item can be better; costs what it costs. `engine` makes what runs the decoder. Raises ModelConfigError for sizes below one and for both at once.
+        item can be better; costs what it costs. `engine` makes what runs the decoder, from it, one context's memory and the places for earlier codes. Raises ModelConfigError for sizes below one and for both at once.
         """
         if beam_width < 1 or (max_per_first_code is not None and max_per_first_code < 1):
             raise ModelConfigError(
@@ -79,10 +84,10 @@ class Recommender:
             raise ModelConfigError(
                 "exact and max_per_first_code are both set: the best items and diverse ones exclude one another; drop one"
             )
+        self.bundle = bundle
         fused = FusedDecoder(bundle.network.decoder).eval()
         self._encoder = ContextEncoder(bundle, fused)
-        self._engine = engine(fused)
-        self.bundle = bundle
+        self._engine = engine(fused, self._nobody().memory, max(0, bundle.network.num_levels - 2))
         self.beam_width = beam_width
         self._max_per_first_code, self._exact = max_per_first_code, exact
         self._by_popularity = bundle.catalogue.by_popularity()
@@ -90,10 +95,19 @@ class Recommender:
             np.maximum(bundle.catalogue.counts, 1) / bundle.catalogue.counts.sum()
         )
 
+    def _nobody(self) -> UserContext:
+        """The context of a user without any history."""
+        return self.encode_state(UserState("", UserMeta(), empty_rows(), None))
+
     @property
     def bundle_version(self) -> str:
         """Whose summaries it reads."""
         return self.bundle.version
+
+    @property
+    def engine_name(self) -> str:
+        """What runs its decoder."""
+        return self._engine.name
 
     @property
     def history(self) -> HistoryConfig:
@@ -102,8 +116,11 @@ class Recommender:
 
     def recommend(self, state: UserState, query: Query) -> list[Recommended]:
         """The best items for a user of whom nothing is cached; as `answer`."""
-        context, _ = self.encode(split_state(state, self.history))
-        return self.answer([context], [query])[0]
+        return self.answer([self.encode_state(state)], [query])[0]
+
+    def encode_state(self, state: UserState) -> UserContext:
+        """The context of a user of whom nothing is cached."""
+        return self.encode(split_state(state, self.history))[0]
 
     def encode(
         self, user: UserSegments, previous: UserContext | None = None

@@ -60,6 +60,12 @@ class UserContext:
     """For repeats, of the catalogue that was asked for last."""
 
     @property
+    def num_keys(self) -> tuple[int, int]:
+        """Of one block, over all streams: real ones, and padding up to the fixed sizes."""
+        real = sum(int((mask == 0).sum()) for mask in self.memory.masks)
+        return real, sum(mask.numel() for mask in self.memory.masks) - real
+
+    @property
     def num_bytes(self) -> int:
         """About what it occupies."""
         tensors = [self.sealed.vectors, self.sealed.indexer_keys, *self.memory.tensors]

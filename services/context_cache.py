@@ -23,6 +23,8 @@ class ContextCache:
         self.num_bytes = 0
         self.parts: Counter[tuple[str, str]] = Counter()
         """(part, "hit" or "miss"): how often a part of a user was there, or had to be encoded."""
+        self.keys: Counter[str] = Counter()
+        """"real" and "padding": what the codes of answers attended to, per block."""
 
     def __len__(self) -> int:
         """Users that are kept."""
@@ -39,6 +41,9 @@ class ContextCache:
         """Keep a context instead of an earlier one of the same user, and count what it took over from that."""
         with self._lock:
             self._count(reused)
+            real, padding = context.num_keys
+            self.keys["real"] += real
+            self.keys["padding"] += padding
             if reused.unchanged:
                 return
             self._drop(user_id)

@@ -4,6 +4,7 @@ import logging
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, fields
+from typing import Any
 
 from prometheus_client import CollectorRegistry, PlatformCollector, ProcessCollector
 from prometheus_client.core import (
@@ -15,6 +16,8 @@ from prometheus_client.core import (
 from prometheus_client.exposition import choose_encoder
 from prometheus_client.registry import Collector
 
+from services.batcher import Batcher
+from services.context_cache import ContextCache
 from services.request_stats import RequestStats
 from state.errors import StateError
 from state.key_value_store import StoreFigures
@@ -72,6 +75,14 @@ _COMPRESSION_COUNTERS = {
     "stale": ("stale_summaries", "Summaries that an owner refused, as another was there first."),
     "failed": ("failed_jobs", "Jobs that failed; the owner asks again."),
     "chunks": ("chunks", "Chunks compressed."),
+}
+
+_BATCH_COUNTERS = {
+    "batches": ("batches", "Times that the network answered some requests together."),
+    "jobs": ("requests", "Requests that went through the network."),
+    "shed": ("shed_requests", "Requests refused because too many waited."),
+    "expired": ("expired_requests", "Requests whose time ran out before the answer."),
+    "cancelled": ("cancelled_requests", "Requests that their callers gave up."),
 }
 
 
@@ -206,6 +217,35 @@ class CompressionCollector(Collector):
         yield _gauge(
             "compression_jobs_in_hand", "Jobs taken and not done.", {(): self.jobs_in_hand()}
         )
+
+
+@dataclass(frozen=True, eq=False)
+class GenerationCollector(Collector):
+    """An inference node's queue, batches and cached users."""
+
+    batcher: Batcher[Any, Any]
+    contexts: ContextCache
+
+    def collect(self) -> Iterator[Metric]:
+        """Read the counts."""
+        for counter, (name, meaning) in _BATCH_COUNTERS.items():
+            yield _counter(f"generation_{name}", meaning, self.batcher.counters.get(counter, 0))
+        pending = "Requests that wait or are in hand."
+        yield _gauge("generation_pending_requests", pending, {(): self.batcher.num_pending})
+        yield _counters(
+            "context_cache_parts",
+            "Parts of users that were cached, or had to be encoded.",
+            {_key(*key): count for key, count in list(self.contexts.parts.items())},
+            ["part", "outcome"],
+        )
+        yield _counters(
+            "context_keys",
+            "Keys that codes attended to: interactions and tokens, and what fills them up to fixed sizes.",
+            {_key(kind): count for kind, count in list(self.contexts.keys.items())},
+            ["kind"],
+        )
+        yield _gauge("context_cache_users", "Users cached.", {(): len(self.contexts)})
+        yield _gauge("context_cache_bytes", "Bytes of them.", {(): self.contexts.num_bytes})
 
 
 def _store_gauges(figures: Mapping[tuple[str, ...], StoreFigures]) -> Iterator[Metric]:

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from model.engine_config import EngineConfig
 from services.batcher import BatchingConfig
 from services.generation import CachesConfig
 from services.toml_config import read_toml, structure
@@ -71,6 +72,7 @@ class InferenceNodeConfig:
     num_threads: int = 2
     metrics_listen: str = "127.0.0.1:9102"
     """As a state node's."""
+    engine: EngineConfig = field(default_factory=EngineConfig)
     batching: BatchingConfig = field(default_factory=BatchingConfig)
     caches: CachesConfig = field(default_factory=CachesConfig)
 

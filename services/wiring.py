@@ -18,7 +18,13 @@ from services.errors import SettingsError
 from services.generation import Generator
 from services.grpc_server import GrpcServer
 from services.inference_node import InferenceNode
-from services.metrics import CompressionCollector, Metrics, RequestCollector, StateNodeCollector
+from services.metrics import (
+    CompressionCollector,
+    GenerationCollector,
+    Metrics,
+    RequestCollector,
+    StateNodeCollector,
+)
 from services.node_identity import claim, node_identity
 from services.recommender_service import RecommenderService
 from services.request_log import RequestLog
@@ -108,6 +114,7 @@ async def run_compression_worker(settings: Settings, stop: asyncio.Event) -> Non
 async def run_inference_node(settings: Settings, stop: asyncio.Event) -> None:
     """Role 3 of 3, until `stop`."""
     from model.bundle import load_bundle
+    from model.engine_choice import EngineChoice
     from model.recommender import Recommender
 
     config = settings.inference_node
@@ -121,6 +128,9 @@ async def run_inference_node(settings: Settings, stop: asyncio.Event) -> None:
         config.beam_width,
         max_per_first_code=config.max_per_first_code,
         exact=config.exact_search,
+        engine=EngineChoice(
+            config.engine, config.beam_width, config.batching.max_batch, config.num_threads
+        ),
     )
     executor = ThreadPoolExecutor(1, thread_name_prefix="network")
     generator = Generator(recommender, users, executor, config.batching, config.caches)
@@ -130,7 +140,10 @@ async def run_inference_node(settings: Settings, stop: asyncio.Event) -> None:
     endpoints = watch_endpoints(
         config.metrics_listen,
         "inference_node.metrics_listen",
-        Metrics(RequestCollector(server.requests)),
+        Metrics(
+            RequestCollector(server.requests),
+            GenerationCollector(generator.batcher, generator.contexts),
+        ),
         always_alive,
         lambda: server.serving,
     )

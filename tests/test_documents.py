@@ -2,6 +2,7 @@
 
 import re
 import tomllib
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -10,9 +11,11 @@ from prometheus_client.parser import text_string_to_metric_families
 from typer.testing import CliRunner
 
 from model.training.config import TrainConfig
+from services.batcher import Batcher, BatchingConfig
 from services.cli.main import app
 from services.cli.train import read_train_config
-from services.metrics import CompressionCollector, RequestCollector
+from services.context_cache import ContextCache
+from services.metrics import CompressionCollector, GenerationCollector, RequestCollector
 from services.request_stats import RequestStats
 from services.settings import Settings, load_settings
 from tests.services.test_metrics import busy_node, expose
@@ -66,10 +69,14 @@ def exposed_metrics() -> list[tuple[str, str, set[str]]]:
     """Name, type and labels of all of ours, from roles of which everything is known."""
     requests = RequestStats()
     requests.count("/a.B/C", "OK", 0.1)
+    batcher: Batcher[None, None] = Batcher(lambda *_: [], ThreadPoolExecutor(1), BatchingConfig())
+    contexts = ContextCache(0)
+    contexts.parts["recent", "hit"] = contexts.keys["real"] = 1
     collectors = [
         busy_node(),
         RequestCollector(requests),
         CompressionCollector({}, lambda: 0),
+        GenerationCollector(batcher, contexts),
     ]
     return [
         (

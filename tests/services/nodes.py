@@ -124,6 +124,7 @@ class FakeOwner:
 class FakeContext:
     user: UserSegments
     num_bytes: int = 100
+    num_keys: tuple[int, int] = (3, 1)
 
 
 class FakeRecommender:
