@@ -50,11 +50,13 @@ _RESERVED_SHARE = (
 
 @dataclasses.dataclass(frozen=True)
 class RunPlace:
-    """Where a run takes place."""
+    """Where a run takes place, and since when."""
 
     directory: Path | None = None
     """Keeps its checkpoint and metrics, from which it is resumed; None keeps nothing."""
     workers: Workers = ALONE
+    began_s: float | None = None
+    """By the monotonic clock, before the log was read; None: when `train` is called."""
 
 
 def train(
@@ -72,7 +74,7 @@ def train(
     came, and ModelError (TrainingError, TrainingRunError, CatalogueError, BundleError) when the log, the items file,
     the run's directory or `out` cannot be used.
     """
-    start = time.monotonic()
+    start = time.monotonic() if place.began_s is None else place.began_s
     check_target(out)
     if config.batch_size < place.workers.size:
         raise TrainingError(

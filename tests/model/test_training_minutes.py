@@ -15,7 +15,7 @@ from model.training.batches import BatchBuilder
 from model.training.config import StageRules, TrainConfig
 from model.training.evaluate import network_recall
 from model.training.histories import build_histories
-from model.training.train import train
+from model.training.train import RunPlace, train
 from state.event_log import EventLog
 from tests.model.worlds import NUM_USERS, SMALL
 
@@ -56,8 +56,11 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     return Clock(monkeypatch)
 
 
-def trained(events: EventLog, out: Path, config: TrainConfig = CONFIG) -> Any:
-    return train(events, None, config, out, Progress(disable=True))
+def trained(
+    events: EventLog, out: Path, config: TrainConfig = CONFIG, began_s: float | None = None
+) -> Any:
+    place = RunPlace(began_s=began_s)
+    return train(events, None, config, out, Progress(disable=True), place)
 
 
 @pytest.mark.parametrize("recall_s", [1.0, 40.0])
@@ -76,6 +79,14 @@ def test_a_run_takes_the_minutes_it_was_given(
     recall = report["recall_at_20"]
     assert recall["asked_baskets"] == NUM_USERS // 2
     assert recall["baskets"] == (recall["asked_baskets"] if recall_s == 1.0 else 1)
+
+
+def test_reading_the_log_counts(event_log: EventLog, tmp_path: Path, clock: Clock) -> None:
+    clock.costs(steps, "batch_losses", 10.0)
+    clock.costs(repeat_stage, "repeat_loss", 0.5)
+    report = trained(event_log, tmp_path / "bundle", began_s=-400.0)
+    assert clock.now < 1.1 * (600 - 400)
+    assert report["seconds"] == clock.now + 400
 
 
 def test_recall_is_of_what_there_was_time_for(
