@@ -50,7 +50,7 @@ class SeenItemsCache:
     async def item_ids(self, user_id: str) -> ItemIds:
         """Exact over the kept lifecycle segment. Raises Unreachable, DataLoss."""
         entry = self._entries.get(user_id)
-        seen = await self._users.read_seen(user_id, entry and entry.known)
+        seen = await self._users.read_seen(user_id, entry.known if entry else None)
         if seen is not None and entry is not None and seen.start != seen.first_position:
             if seen.first_position == entry.first_position:
                 item_ids = np.union1d(entry.item_ids, seen.item_ids)

@@ -5,7 +5,9 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from services.credentials import AdminConfig, TlsConfig
 from services.toml_config import read_toml, structure
+from services.tracing import TracingConfig
 from state.checkpoint_config import CheckpointsConfig
 from state.errors import ConfigError
 from state.rocks_config import RocksConfig
@@ -137,6 +139,9 @@ class Settings:
     state_node: StateNodeConfig = field(default_factory=StateNodeConfig)
     inference_node: InferenceNodeConfig = field(default_factory=InferenceNodeConfig)
     compression_worker: CompressionWorkerConfig = field(default_factory=CompressionWorkerConfig)
+    tls: TlsConfig = field(default_factory=TlsConfig)
+    admin: AdminConfig = field(default_factory=AdminConfig)
+    tracing: TracingConfig = field(default_factory=TracingConfig)
 
 
 def load_settings(path: Path | None, overrides: dict[str, Any]) -> Settings:
@@ -160,6 +165,8 @@ def _read_settings(path: Path) -> Settings:
         data_dir=path.parent / settings.data_dir,
         bundle=path.parent / settings.bundle,
         checkpoints=settings.checkpoints.relative_to(path.parent),
+        tls=settings.tls.relative_to(path.parent),
+        admin=settings.admin.relative_to(path.parent),
     )
 
 

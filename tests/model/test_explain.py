@@ -98,7 +98,11 @@ def test_attention_is_the_slow_sum(recommender: Recommender) -> None:
                 weights = np.exp(logits - logits.max())
                 expected[places] += weights / weights.sum() / heads / len(queries) / len(blocks)
 
-    hooks = [block.mid_term.register_forward_hook(note) for block in blocks]
+    hooks = [
+        branch.register_forward_hook(note)
+        for name, branch in blocks.named_modules()
+        if name.endswith(".mid_term")
+    ]
     network.decode(context, codes)
     for hook in hooks:
         hook.remove()

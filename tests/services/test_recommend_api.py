@@ -98,7 +98,8 @@ async def test_pages_do_not_overlap_even_when_the_state_changes_between_them() -
     owner.add("ann", 10)
     async with owner.serving() as state, StateClient(state, 5.0) as users:
         async with recommending(users) as address:
-            pages, token = [], ""
+            pages: list[list[int]] = []
+            token = ""
             while not pages or token:
                 page = await recommend(address, user_id="ann", k=4, page_token=token)
                 pages.append(ids(page))
