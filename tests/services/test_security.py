@@ -14,7 +14,7 @@ from protos import admin_pb2, admin_pb2_grpc, state_pb2
 from protos.state_pb2_grpc import StateServiceStub
 from services import clients
 from services.channels import Target
-from services.clients import RoutedStateClient, StateClient, StateClients
+from services.clients import StateClient, StateClients
 from services.credentials import (
     AdminConfig,
     ClientCredentials,
@@ -29,7 +29,7 @@ from services.grpc_server import is_loopback
 from services.settings import load_settings
 from state.errors import ConfigError
 from tests.services.calls import call
-from tests.services.nodes import NUM_PARTITIONS, FakeOwner, recommending
+from tests.services.nodes import FakeOwner, recommending
 
 TOKEN = "correct-horse-battery-staple"  # noqa: S105
 NO_ADMIN = AdminConfig()
@@ -254,22 +254,3 @@ def test_nothing_configured_is_plain_text() -> None:
 def test_loopback_is_told_from_other_addresses() -> None:
     assert all(map(is_loopback, ("127.0.0.1:1", "localhost:1", "[::1]:1")))
     assert not any(map(is_loopback, ("0.0.0.0:1", "10.0.0.5:1", "[::]:1", "owner:1")))
-
-
-async def test_states_are_ready_where_every_owner_is(files: Files) -> None:
-    owner, elsewhere = FakeOwner(), dict[int, str | None]()
-
-    async def find_owner(partition: int, timeout_s: float) -> str | None:
-        return elsewhere.get(partition)
-
-    async with owner.serving() as address:
-        async with StateClient(address, 1.0) as one, StateClient("127.0.0.1:1", 0.3) as nobody:
-            assert await one.is_ready()
-            assert not await nobody.is_ready()
-        async with RoutedStateClient(find_owner, NUM_PARTITIONS, 1.0) as users:
-            elsewhere.update(dict.fromkeys(range(NUM_PARTITIONS - 1), address))
-            assert not await users.is_ready()
-            elsewhere[NUM_PARTITIONS - 1] = address
-            assert await users.is_ready()
-            elsewhere[0] = "127.0.0.1:1"
-            assert not await users.is_ready()
