@@ -22,6 +22,7 @@ from services.state_messages import (
     user_from_wire,
 )
 from services.status_codes import from_rpc_error
+from services.tracing import outgoing_trace
 from state.seen_items import KnownSeen, SeenItems
 from state.summary import Summary
 from state.user_delta import Known, UserDelta, decode_delta
@@ -76,7 +77,7 @@ class StateClient(AbstractAsyncContextManager["StateClient"]):
     async def _find(self, method: Any, request: Any) -> Any:
         """The reply; None for NOT_FOUND."""
         try:
-            return await method(request, timeout=self._timeout_s)
+            return await method(request, timeout=self._timeout_s, metadata=outgoing_trace())
         except grpc.RpcError as error:
             mapped = from_rpc_error(error, self._address)
             if isinstance(mapped, NotFound):

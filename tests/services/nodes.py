@@ -91,10 +91,12 @@ class FakeOwner:
         store.apply(Arrivals(store.partition, end, users, offsets[wanted], rows[wanted]))
 
     @contextlib.asynccontextmanager
-    async def serving(self, credentials: ServerCredentials | None = None) -> AsyncIterator[str]:
+    async def serving(
+        self, credentials: ServerCredentials | None = None, tracing: Tracing | None = None
+    ) -> AsyncIterator[str]:
         """The address of the running services."""
         names = ["gemstream.v1.StateService", "gemstream.v1.AdminService"]
-        server = GrpcServer("127.0.0.1:0", names, credentials)
+        server = GrpcServer("127.0.0.1:0", names, credentials, tracing)
         service = StateService(
             self.stores, NUM_PARTITIONS, lambda: self.assigned, self.summaries_for.append, self.wake
         )

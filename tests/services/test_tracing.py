@@ -98,6 +98,27 @@ async def test_a_batch_says_how_many_failed(
     assert (attributes["gemstream.requests"], attributes["gemstream.failed"]) == (2, 1)
 
 
+async def test_the_state_nodes_span_is_a_child_of_the_inference_nodes() -> None:
+    exporter, owner = InMemorySpanExporter(), FakeOwner()
+    owner.add("ann", 20)
+    roles = [
+        tracing_to(SimpleSpanProcessor(exporter), 1.0, role)
+        for role in ("state-node", "inference-node")
+    ]
+    async with owner.serving(tracing=roles[0]) as state, StateClient(state, 5.0) as users:
+        async with recommending(users, tracing=roles[1]) as address:
+            async with grpc.aio.insecure_channel(address) as channel:
+                stub = recommender_pb2_grpc.RecommenderServiceStub(channel)
+                await stub.Recommend(wire.RecommendRequest(user_id="ann"), metadata=SAMPLED)
+    read, recommend = exporter.get_finished_spans()
+    assert read.name == "gemstream.v1.StateService/GetUserState"
+    parent, context = read.parent, recommend.get_span_context()
+    assert parent is not None
+    assert context is not None
+    assert (parent.trace_id, parent.span_id) == (context.trace_id, context.span_id)
+    assert f"{parent.trace_id:032x}" == TRACE
+
+
 def test_off_by_default_and_then_not_even_imported() -> None:
     assert start_tracing(TracingConfig(), "state-node") is None
     code = (
