@@ -11,6 +11,7 @@ from typing import Protocol
 from model.errors import ModelError
 from protos.compression_pb2 import CompressionJob
 from services.clients import StateClients
+from services.credentials import ClientCredentials
 from services.errors import NotFound, ServiceError
 from state.chunk_codec import decode_rows
 from state.errors import StateError
@@ -38,14 +39,19 @@ class CompressionWorker:
     """Works through batches of jobs, several users at a time."""
 
     def __init__(
-        self, compressor: Compressor, executor: Executor, concurrency: int, max_chunks: int
+        self,
+        compressor: Compressor,
+        executor: Executor,
+        concurrency: int,
+        max_chunks: int,
+        credentials: ClientCredentials | None = None,
     ) -> None:
         """`executor` runs the network; `max_chunks` bounds what one pull brings."""
         self._compressor = compressor
         self._executor = executor
         self._max_chunks = max_chunks
         self._slots = asyncio.Semaphore(concurrency)
-        self._owners = StateClients(_CALL_TIMEOUT_S)
+        self._owners = StateClients(_CALL_TIMEOUT_S, credentials or ClientCredentials())
         self.counters: Counter[str] = Counter()
         self.jobs_in_hand = 0
 

@@ -92,5 +92,5 @@ async def without_seen(seen: SeenItemsCache, state: UserState, query: Query) -> 
                 state.user_id,
                 error,
             )
-    ids = np.unique(np.concatenate(parts))
+    ids = np.concatenate(parts)
     return replace(query, filter=replace(query.filter, exclude_ids=ids)), complete

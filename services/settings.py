@@ -7,8 +7,10 @@ from typing import Any
 
 from model.engine_config import EngineConfig
 from services.batcher import BatchingConfig
+from services.credentials import AdminConfig, TlsConfig
 from services.generation import CachesConfig
 from services.toml_config import read_toml, structure
+from services.tracing import TracingConfig
 from state.checkpoint_config import CheckpointsConfig
 from state.errors import ConfigError
 from state.rocks_config import RocksConfig
@@ -139,6 +141,9 @@ class Settings:
     state_node: StateNodeConfig = field(default_factory=StateNodeConfig)
     inference_node: InferenceNodeConfig = field(default_factory=InferenceNodeConfig)
     compression_worker: CompressionWorkerConfig = field(default_factory=CompressionWorkerConfig)
+    tls: TlsConfig = field(default_factory=TlsConfig)
+    admin: AdminConfig = field(default_factory=AdminConfig)
+    tracing: TracingConfig = field(default_factory=TracingConfig)
 
 
 def load_settings(path: Path | None, overrides: dict[str, Any]) -> Settings:
@@ -162,6 +167,8 @@ def _read_settings(path: Path) -> Settings:
         data_dir=path.parent / settings.data_dir,
         bundle=path.parent / settings.bundle,
         checkpoints=settings.checkpoints.relative_to(path.parent),
+        tls=settings.tls.relative_to(path.parent),
+        admin=settings.admin.relative_to(path.parent),
     )
 
 

@@ -16,10 +16,22 @@ from services.errors import SettingsError
 from state.errors import ConfigError
 
 _PREFIX = "gemstream."
+_EXPORT_TIMEOUT_S = 3.0
+"""A collector that is away does not hold up a stop for longer."""
 
 _attributes: ContextVar[dict[str, str | int | float] | None] = ContextVar(
     "attributes of the call's span", default=None
 )
+
+
+_outgoing: ContextVar[tuple[tuple[str, str], ...]] = ContextVar(
+    "metadata that calls to others carry", default=()
+)
+
+
+def outgoing_trace() -> tuple[tuple[str, str], ...]:
+    """Metadata for calls that are made on behalf of the call in hand: they join its trace."""
+    return _outgoing.get()
 
 
 def annotate(**attributes: str | int | float) -> None:
@@ -69,7 +81,9 @@ def start_tracing(config: TracingConfig, role: str) -> Tracing | None:
             "[tracing] endpoint is set, but OpenTelemetry is not installed: pip install 'gemstream[tracing]'"
         ) from error
     exporter = OTLPSpanExporter(
-        endpoint=config.endpoint, insecure=urlsplit(config.endpoint).scheme == "http"
+        endpoint=config.endpoint,
+        insecure=urlsplit(config.endpoint).scheme == "http",
+        timeout=_EXPORT_TIMEOUT_S,
     )
     return tracing_to(BatchSpanProcessor(exporter), config.sample_ratio, role)
 
@@ -124,11 +138,14 @@ class _CallSpans(grpc.aio.ServerInterceptor):
                 set_status_on_exception=False,
             ) as span:
                 noted: dict[str, str | int | float] = {}
-                token = _attributes.set(noted)
+                carrier: dict[str, str] = {}
+                self._propagator.inject(carrier)
+                # A call is a task of its own: nothing has to be set back.
+                _attributes.set(noted)
+                _outgoing.set(tuple(carrier.items()))
                 try:
                     return await handler.unary_unary(request, context)
                 finally:
-                    _attributes.reset(token)
                     span.set_attributes({f"{_PREFIX}{name}": noted[name] for name in noted})
                     _set_status(span, context)
 

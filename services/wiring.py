@@ -2,7 +2,7 @@
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
@@ -14,9 +14,10 @@ from services.admin_service import AdminService, NodeView
 from services.checkpointer import Checkpointer, CheckpointLog
 from services.clients import RoutedStateClient, StateClient
 from services.compression_worker import CompressionWorker
+from services.credentials import TOKEN_VARIABLE, client_credentials, server_credentials
 from services.errors import SettingsError
 from services.generation import Generator
-from services.grpc_server import GrpcServer
+from services.grpc_server import PROTECTED_SERVICES, GrpcServer, is_loopback
 from services.inference_node import InferenceNode
 from services.metrics import (
     CompressionCollector,
@@ -33,6 +34,7 @@ from services.state_node import Eraser, StateNode
 from services.state_service import StateService
 from services.stopping import unless_stopped
 from services.store_verification import StoreVerification
+from services.tracing import start_tracing
 from services.watch_endpoints import always_alive, watch_endpoints
 from state.checkpoint_repository import CheckpointRepository
 from state.checkpoints import CheckpointWriter
@@ -80,7 +82,13 @@ async def run_compression_worker(settings: Settings, stop: asyncio.Event) -> Non
     _check_history(bundle.history, settings)
     await unless_stopped(ensure_topics(bootstrap, settings.topics), stop)
     executor = ThreadPoolExecutor(1, thread_name_prefix="compressor")
-    worker = CompressionWorker(Compressor(bundle), executor, config.concurrency, config.max_chunks)
+    worker = CompressionWorker(
+        Compressor(bundle),
+        executor,
+        config.concurrency,
+        config.max_chunks,
+        client_credentials(settings.tls),
+    )
     app = CompressionApp(
         CompressionAppConfig(
             bootstrap=bootstrap,
@@ -122,7 +130,7 @@ async def run_inference_node(settings: Settings, stop: asyncio.Event) -> None:
     bundle = load_bundle(settings.bundle)
     _check_history(bundle.history, settings)
     users, follow_owners = _users(settings)
-    server = GrpcServer(config.listen, [RECOMMENDER_SERVICE])
+    server = _server(settings, "inference-node", config.listen, [RECOMMENDER_SERVICE])
     recommender = Recommender(
         bundle,
         config.beam_width,
@@ -179,7 +187,7 @@ def _state_node(settings: Settings, bootstrap: str) -> StateNode:
         stores,
         dispatcher.wake,
     )
-    server = GrpcServer(config.listen, [STATE_SERVICE, ADMIN_SERVICE])
+    server = _server(settings, "state-node", config.listen, [STATE_SERVICE, ADMIN_SERVICE])
     eraser = Eraser(stores, config.erase_interval_s)
     checkpoints = _checkpointer(settings, stores, consumer, restorer) if restorer else None
     checkpoint_log = checkpoints.log if checkpoints else CheckpointLog()
@@ -313,11 +321,25 @@ def _users(
 ) -> tuple[StateClient | RoutedStateClient, Callable[[], Coroutine[None, None, None]] | None]:
     """Whom an inference node asks for states, and what keeps it informed: one node, or whoever owns the user."""
     config, topics = settings.inference_node, settings.topics
+    credentials = client_credentials(settings.tls)
     if config.state_address is not None:
-        return StateClient(config.state_address, config.state_timeout_s), None
+        return StateClient(config.state_address, config.state_timeout_s, credentials), None
     owners = Owners(_bootstrap(settings), topics)
-    users = RoutedStateClient(owners.find, topics.num_partitions, config.state_timeout_s)
+    users = RoutedStateClient(
+        owners.find, topics.num_partitions, config.state_timeout_s, credentials
+    )
     return users, owners.run
+
+
+def _server(settings: Settings, role: str, listen: str, names: Sequence[str]) -> GrpcServer:
+    credentials = server_credentials(settings.tls, settings.admin)
+    if credentials.token is None and PROTECTED_SERVICES & set(names) and not is_loopback(listen):
+        log.warning(
+            "whoever reaches %s may delete users: set `token_file` in [admin], or %s",
+            listen,
+            TOKEN_VARIABLE,
+        )
+    return GrpcServer(listen, names, credentials, start_tracing(settings.tracing, role))
 
 
 def _bootstrap(settings: Settings) -> str:

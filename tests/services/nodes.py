@@ -17,11 +17,13 @@ from protos.recommender_pb2_grpc import add_RecommenderServiceServicer_to_server
 from protos.state_pb2_grpc import add_StateServiceServicer_to_server
 from services.admin_service import AdminService, NodeView
 from services.checkpointer import Checkpointer
+from services.credentials import ServerCredentials
 from services.generation import Generator, UserReader
 from services.grpc_server import GrpcServer
 from services.recommender_service import RecommenderService
 from services.request_log import RequestLog
 from services.state_service import StateService
+from services.tracing import Tracing
 from state.arrivals import Arrivals, Deletion, Position
 from state.interaction import Rows, empty_rows
 from state.key_value_store import MemoryStore
@@ -92,11 +94,12 @@ class FakeOwner:
         store.apply(Arrivals(store.partition, end, users, offsets[wanted], rows[wanted]))
 
     @contextlib.asynccontextmanager
-    async def serving(self) -> AsyncIterator[str]:
+    async def serving(
+        self, credentials: ServerCredentials | None = None, tracing: Tracing | None = None
+    ) -> AsyncIterator[str]:
         """The address of the running services."""
-        server = GrpcServer(
-            "127.0.0.1:0", ["gemstream.v1.StateService", "gemstream.v1.AdminService"]
-        )
+        names = ["gemstream.v1.StateService", "gemstream.v1.AdminService"]
+        server = GrpcServer("127.0.0.1:0", names, credentials, tracing)
         service = StateService(
             self.stores, NUM_PARTITIONS, lambda: self.assigned, self.summaries_for.append, self.wake
         )
@@ -167,10 +170,16 @@ class FakeRecommender:
 
 @contextlib.asynccontextmanager
 async def recommending(
-    users: UserReader, recommender: Any = None, *, log_requests: bool = False
+    users: UserReader,
+    recommender: Any = None,
+    *,
+    log_requests: bool = False,
+    credentials: ServerCredentials | None = None,
+    tracing: Tracing | None = None,
 ) -> AsyncIterator[str]:
     """The address of a RecommenderService with a fake network."""
-    server = GrpcServer("127.0.0.1:0", ["gemstream.v1.RecommenderService"])
+    names = ["gemstream.v1.RecommenderService"]
+    server = GrpcServer("127.0.0.1:0", names, credentials, tracing)
     with ThreadPoolExecutor(1) as executor:
         fake: Any = recommender or FakeRecommender()
         generator = Generator(fake, users, executor)
