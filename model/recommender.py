@@ -8,6 +8,8 @@ from torch import Tensor
 
 from model.beam_search import Beams, beam_search
 from model.bundle import Bundle
+from model.catalogue import Catalogue
+from model.catalogue_view import CatalogueView
 from model.decoder import Context
 from model.errors import ModelConfigError
 from model.features import to_tensors
@@ -16,6 +18,7 @@ from model.query import Mask, Query, Recommended
 from model.ranking import rank_items
 from model.repeat_features import repeat_candidates
 from model.repeats import RepeatMixture
+from model.trie import Trie
 from state.item_statistics import ItemStatistics, merge_statistics, statistics_of
 from state.item_statistics_codec import decode_statistics
 from state.segments import HistoryConfig
@@ -27,7 +30,7 @@ _WIDENING = 4
 
 
 class Recommender:
-    """Recommends from one bundle. Deterministic; holds no state of its own between calls."""
+    """Recommends from one bundle and a catalogue that may change. Deterministic; keeps nothing between calls."""
 
     def __init__(
         self,
@@ -54,10 +57,8 @@ class Recommender:
         self.bundle = bundle
         self.beam_width = beam_width
         self._max_per_first_code, self._exact = max_per_first_code, exact
-        self._by_popularity = bundle.catalogue.by_popularity()
-        self._log_share = np.log(
-            np.maximum(bundle.catalogue.counts, 1) / bundle.catalogue.counts.sum()
-        )
+        self.view = CatalogueView.of(bundle.catalogue, bundle.trie)
+        """What is searched; a request reads it once. Replaced whole by `swap`, from any thread."""
 
     @property
     def bundle_version(self) -> str:
@@ -69,38 +70,33 @@ class Recommender:
         """How it cuts histories."""
         return self.bundle.history
 
+    def swap(self, view: CatalogueView) -> None:
+        """Search another catalogue from the next request on; requests under way keep theirs."""
+        self.view = view
+
     @torch.inference_mode()
     def recommend(self, state: UserState, query: Query) -> list[Recommended]:
         """The `query.k` best items for a user, best first; fewer only when no more of the catalogue may be recommended.
 
         When a small beam or diversity leaves too few, the search is repeated wider, up to the whole catalogue.
         """
-        k, width = query.k, query.beam_width or self.beam_width
-        num_sids, per_code = self.bundle.trie.num_sids, self._max_per_first_code
-        blocked = query.filter.blocked(self.bundle.catalogue)
+        k, width, view = query.k, query.beam_width or self.beam_width, self.view
+        num_sids, per_code = view.trie.num_sids, self._max_per_first_code
+        blocked = view.blocked(query.filter)
         context = self._context(state)
-        mixture = self._repeat_mixture(state, context, blocked, repeats=query.repeats)
+        mixture = self._repeat_mixture(
+            state, context, blocked, view.catalogue, repeats=query.repeats
+        )
         while True:
-            beams = self._search(context, mixture, min(width, num_sids), per_code)
-            ranked = rank_items(beams, mixture, self.bundle.catalogue, blocked)
-            found = ranked if per_code is None else self._diverse(ranked, per_code)
+            beams = self._search(context, mixture, view.trie, min(width, num_sids), per_code)
+            ranked = rank_items(beams, mixture, view.catalogue, blocked)
+            found = ranked if per_code is None else _diverse(ranked, per_code, view.catalogue)
             dropped = float(beams.dropped_log_probs[0])
             nothing_left = dropped == -np.inf and len(found) == len(ranked)
             if nothing_left or (len(found) >= k and self._settled(found[k - 1][1], dropped)):
-                return [self._recommended(index, log_prob) for index, log_prob in found[:k]]
+                return [_recommended(view.catalogue, *one) for one in found[:k]]
             width *= _WIDENING
             per_code = per_code and per_code * _WIDENING
-
-    def _diverse(self, ranked: list[tuple[int, float]], per_code: int) -> list[tuple[int, float]]:
-        """The first `per_code` items of every first code, in their order."""
-        taken: Counter[int] = Counter()
-        found = []
-        for index, log_prob in ranked:
-            first_code = self.bundle.catalogue.sid_of_item(index)[0]
-            taken[first_code] += 1
-            if taken[first_code] <= per_code:
-                found.append((index, log_prob))
-        return found
 
     def _settled(self, last_log_prob: float, dropped: float) -> bool:
         """An item is no more probable than its SID, so what lies above all that was dropped stays where it is."""
@@ -108,13 +104,9 @@ class Recommender:
 
     def popular(self, query: Query) -> list[Recommended]:
         """The `query.k` most frequent items that may be recommended, for users of whom nothing is known."""
-        blocked, best = query.filter.blocked(self.bundle.catalogue), self._by_popularity
-        if blocked is not None:
-            best = best[~blocked[best]]
-        return [
-            self._recommended(int(index), float(self._log_share[index]))
-            for index in best[: query.k]
-        ]
+        view = self.view
+        found = view.popular(query.k, view.blocked(query.filter))
+        return [_recommended(view.catalogue, *one) for one in found]
 
     def _context(self, state: UserState) -> Context:
         network, rows = self.bundle.network, state.rows
@@ -144,6 +136,7 @@ class Recommender:
         state: UserState,
         context: Context,
         blocked: Mask | None = None,
+        catalogue: Catalogue | None = None,
         *,
         repeats: bool = True,
     ) -> RepeatMixture:
@@ -151,7 +144,7 @@ class Recommender:
         network = self.bundle.network
         candidates = repeat_candidates(
             [self._statistics(state)],
-            self.bundle.catalogue,
+            catalogue or self.view.catalogue,
             network.config.features.item_buckets,
             network.config.repeats.max_items if repeats else 0,
             blocked,
@@ -167,7 +160,12 @@ class Recommender:
         return merge_statistics(decode_statistics(summary.item_statistics), newer)
 
     def _search(
-        self, context: Context, mixture: RepeatMixture, beam_width: int, per_code: int | None
+        self,
+        context: Context,
+        mixture: RepeatMixture,
+        trie: Trie,
+        beam_width: int,
+        per_code: int | None,
     ) -> Beams:
         network = self.bundle.network
 
@@ -175,11 +173,25 @@ class Recommender:
             states = network.decode(context, codes_1WP)
             return network.logits(states[:, :, -1], codes_1WP.shape[-1])
 
-        return beam_search(score_next, self.bundle.trie, 1, beam_width, mixture, per_code)
+        return beam_search(score_next, trie, 1, beam_width, mixture, per_code)
 
-    def _recommended(self, index: int, score: float) -> Recommended:
-        catalogue = self.bundle.catalogue
-        return Recommended(catalogue.item(index), score, catalogue.sid_of_item(index))
+
+def _diverse(
+    ranked: list[tuple[int, float]], per_code: int, catalogue: Catalogue
+) -> list[tuple[int, float]]:
+    """The first `per_code` items of every first code, in their order."""
+    taken: Counter[int] = Counter()
+    found = []
+    for index, log_prob in ranked:
+        first_code = catalogue.sid_of_item(index)[0]
+        taken[first_code] += 1
+        if taken[first_code] <= per_code:
+            found.append((index, log_prob))
+    return found
+
+
+def _recommended(catalogue: Catalogue, index: int, score: float) -> Recommended:
+    return Recommended(catalogue.item(index), score, catalogue.sid_of_item(index))
 
 
 def _all_real(vectors_1NH: Tensor) -> Segment:
