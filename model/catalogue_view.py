@@ -6,6 +6,7 @@ Shapes: N items.
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -112,7 +113,7 @@ def _catalogue_of(placed: Sequence[PlacedItem]) -> Catalogue | None:
     if not placed:
         return None
     items = [one.item for one in placed]
-    columns = {
+    columns: dict[str, npt.NDArray[Any]] = {
         "item_ids": np.array([item.item_id for item in items], np.uint64),
         "author_ids": np.array([item.author_id for item in items], np.uint64),
         "tags": np.array([item.tag for item in items], np.uint32),

@@ -4,7 +4,7 @@ What is served follows from the bundle and the newest word on each item alone, i
 """
 
 import time
-from collections import deque
+from collections import ChainMap, Counter, deque
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -30,6 +30,8 @@ class CatalogueVersion:
     """Items that differ from the version before in what was said of them."""
     created_at_ms: int
     rebuild_s: float
+    newest_record_ms: int
+    """Timestamp of the newest record in it; 0: none."""
 
 
 @dataclass(frozen=True)
@@ -38,6 +40,7 @@ class Batch:
 
     changes: Changes
     next_offset: int
+    newest_record_ms: int
     expired: ItemIds
 
 
@@ -66,14 +69,19 @@ class LiveCatalogue:
         self.placement = Placement(bundle)
         self._states: dict[int, State] = {}
         self._pending: dict[int, Change | None] = {}
+        self._taken: dict[int, Change | None] = {}
         self._next_offset = 0
+        self._newest_record_ms = 0
+        self.counts: Counter[type[State]] = Counter()
+        """Of `states`, by their kind."""
         self.view = CatalogueView.of(bundle.catalogue, bundle.trie)
         """What requests take; replaced whole."""
         self.is_held = False
         """After a rollback: changes are only remembered."""
         self._numbers_given = 1
-        own = _version(0, 0, self.view, {}, 0.0)
-        self._kept = deque([_Kept(own, {})], maxlen=keep_versions)
+        own = Batch({}, 0, 0, self.view.hidden_ids)
+        version = _version(0, Built(own, {}, self.view, 0.0))
+        self._kept = deque([_Kept(version, {})], maxlen=keep_versions)
 
     @property
     def states(self) -> Mapping[int, State]:
@@ -81,20 +89,28 @@ class LiveCatalogue:
         return self._states
 
     @property
-    def num_pending(self) -> int:
-        """Items with changes that are not served yet."""
-        return len(self._pending)
+    def pending(self) -> Changes:
+        """Changes that are not served yet, though removals hold unless a rollback does."""
+        return ChainMap(self._pending, self._taken)
+
+    @property
+    def next_offset(self) -> int:
+        """Behind the last record that was heard."""
+        return self._next_offset
 
     @property
     def versions(self) -> Sequence[CatalogueVersion]:
         """Oldest first; the last one is served."""
         return [kept.version for kept in self._kept]
 
-    def hear(self, changes: Iterable[tuple[int, Change]], next_offset: int) -> None:
+    def hear(
+        self, changes: Iterable[tuple[int, Change]], next_offset: int, newest_record_ms: int = 0
+    ) -> None:
         """Remember changes; what is removed or over is hidden at once, the rest waits for the next build."""
         latest = dict(changes)
         self._pending.update(latest)
         self._next_offset = next_offset
+        self._newest_record_ms = max(self._newest_record_ms, newest_record_ms)
         if not self.is_held:
             self._hide(latest)
 
@@ -110,13 +126,13 @@ class LiveCatalogue:
         expired = self.view.expired_ids(_now_ms())
         if self.is_held or not (self._pending or (sweep and len(expired))):
             return None
-        batch = Batch(self._pending, self._next_offset, expired)
-        self._pending = {}
+        batch = Batch(self._pending, self._next_offset, self._newest_record_ms, expired)
+        self._pending, self._taken = {}, self._pending
         return batch
 
     def give_back(self, batch: Batch) -> None:
         """A batch could not be built: its changes wait again, but for newer ones."""
-        self._pending = {**batch.changes, **self._pending}
+        self._pending, self._taken = {**batch.changes, **self._pending}, {}
 
     def build(self, batch: Batch) -> Built:
         """SIDs for what is new, and a view with all of it. Takes its time; changes nothing."""
@@ -129,12 +145,12 @@ class LiveCatalogue:
         """Serve what was built. A batch without changes makes no version of its own."""
         undo = {item_id: self._states.get(item_id) for item_id in built.states}
         self._set(built.states)
-        self.view = built.view
+        self.view, self._taken = built.view, {}
         self._hide(self._pending)  # heard while it was built
         if not built.states:
             return self._kept[-1].version
         number, self._numbers_given = self._numbers_given, self._numbers_given + 1
-        version = _version(number, built.batch.next_offset, built.view, built.states, built.seconds)
+        version = _version(number, built)
         self._kept.append(_Kept(version, undo))
         return version
 
@@ -148,7 +164,8 @@ class LiveCatalogue:
                 f"version {self._kept[-1].version.number} is the oldest that is kept (catalogue.keep_versions)"
             )
         expired = self.view.expired_ids(_now_ms())
-        return Batch(self._kept[-1].undo, self._kept[-2].version.next_offset, expired)
+        before = self._kept[-2].version
+        return Batch(self._kept[-1].undo, before.next_offset, before.newest_record_ms, expired)
 
     def roll_back(self, built: Built) -> CatalogueVersion:
         """Serve the version before, and hold there: what it undoes and what is heard from now on waits for `resume`."""
@@ -169,9 +186,10 @@ class LiveCatalogue:
 
     def _set(self, states: States) -> None:
         for item_id, state in states.items():
-            if state is None:
-                self._states.pop(item_id, None)
-            else:
+            if (before := self._states.pop(item_id, None)) is not None:
+                self.counts[type(before)] -= 1
+            if state is not None:
+                self.counts[type(state)] += 1
                 self._states[item_id] = state
 
     def _view_with(self, states: States, expired: ItemIds) -> CatalogueView:
@@ -196,21 +214,16 @@ def _is_gone(change: Change | None, now_ms: int) -> bool:
     return isinstance(change, Removal)
 
 
-def _version(
-    number: int,
-    next_offset: int,
-    view: CatalogueView,
-    changes: States,
-    rebuild_s: float,
-) -> CatalogueVersion:
+def _version(number: int, built: Built) -> CatalogueVersion:
     return CatalogueVersion(
         number=number,
-        next_offset=next_offset,
-        num_items=len(view.catalogue),
-        num_sids=view.trie.num_sids,
-        num_changes=len(changes),
+        next_offset=built.batch.next_offset,
+        num_items=len(built.view.catalogue),
+        num_sids=built.view.trie.num_sids,
+        num_changes=len(built.states),
         created_at_ms=_now_ms(),
-        rebuild_s=rebuild_s,
+        rebuild_s=built.seconds,
+        newest_record_ms=built.batch.newest_record_ms,
     )
 
 

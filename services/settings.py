@@ -5,6 +5,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from services.catalogue_config import CatalogueConfig
 from services.toml_config import read_toml, structure
 from state.checkpoint_config import CheckpointsConfig
 from state.errors import ConfigError
@@ -130,6 +131,7 @@ class Settings:
     liveness: LivenessConfig = field(default_factory=LivenessConfig)
     state_node: StateNodeConfig = field(default_factory=StateNodeConfig)
     inference_node: InferenceNodeConfig = field(default_factory=InferenceNodeConfig)
+    catalogue: CatalogueConfig = field(default_factory=CatalogueConfig)
     compression_worker: CompressionWorkerConfig = field(default_factory=CompressionWorkerConfig)
 
 

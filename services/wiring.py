@@ -6,8 +6,10 @@ from collections.abc import Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
+from typing import TYPE_CHECKING
 
 from protos.admin_pb2_grpc import add_AdminServiceServicer_to_server
+from protos.catalogue_pb2_grpc import add_CatalogueServiceServicer_to_server
 from protos.recommender_pb2_grpc import add_RecommenderServiceServicer_to_server
 from protos.state_pb2_grpc import add_StateServiceServicer_to_server
 from services.admin_service import AdminService, NodeView
@@ -18,7 +20,13 @@ from services.errors import SettingsError
 from services.generation import Generator
 from services.grpc_server import GrpcServer
 from services.inference_node import InferenceNode
-from services.metrics import CompressionCollector, Metrics, RequestCollector, StateNodeCollector
+from services.metrics import (
+    CatalogueCollector,
+    CompressionCollector,
+    Metrics,
+    RequestCollector,
+    StateNodeCollector,
+)
 from services.node_identity import claim, node_identity
 from services.recommender_service import RecommenderService
 from services.settings import Settings
@@ -46,11 +54,17 @@ from stream.producer import Producer
 from stream.topics import ensure_topics
 from stream.watchdog import Watchdog
 
+if TYPE_CHECKING:  # torch is imported by those roles that need it
+    from model.bundle import Bundle
+    from model.recommender import Recommender
+    from services.catalogue_follower import CatalogueFollower
+
 log = logging.getLogger(__name__)
 
 STATE_SERVICE = "gemstream.v1.StateService"
 ADMIN_SERVICE = "gemstream.v1.AdminService"
 RECOMMENDER_SERVICE = "gemstream.v1.RecommenderService"
+CATALOGUE_SERVICE = "gemstream.v1.CatalogueService"
 
 
 async def run_state_node(settings: Settings, stop: asyncio.Event) -> None:
@@ -108,13 +122,14 @@ async def run_inference_node(settings: Settings, stop: asyncio.Event) -> None:
     """Role 3 of 3, until `stop`."""
     from model.bundle import load_bundle
     from model.recommender import Recommender
+    from services.catalogue_service import CatalogueService
 
     config = settings.inference_node
     _limit_threads(config.num_threads)
     bundle = load_bundle(settings.bundle)
     _check_history(bundle.history, settings)
     users, follow_owners = _users(settings)
-    server = GrpcServer(config.listen, [RECOMMENDER_SERVICE])
+    server = GrpcServer(config.listen, [RECOMMENDER_SERVICE, CATALOGUE_SERVICE])
     recommender = Recommender(
         bundle,
         config.beam_width,
@@ -123,15 +138,20 @@ async def run_inference_node(settings: Settings, stop: asyncio.Event) -> None:
     )
     generator = Generator(recommender, users, ThreadPoolExecutor(1, thread_name_prefix="network"))
     add_RecommenderServiceServicer_to_server(RecommenderService(generator), server.server)
+    catalogue = _catalogue(settings, bundle, recommender)
+    add_CatalogueServiceServicer_to_server(
+        CatalogueService(bundle.version, catalogue), server.server
+    )
     log.info("recommending with bundle %s", bundle.version)
     endpoints = watch_endpoints(
         config.metrics_listen,
         "inference_node.metrics_listen",
-        Metrics(RequestCollector(server.requests)),
+        Metrics(RequestCollector(server.requests), CatalogueCollector(catalogue)),
         always_alive,
         lambda: server.serving,
     )
-    await InferenceNode(server, users, endpoints, follow_owners).run(stop)
+    follows = catalogue if settings.bootstrap else None
+    await InferenceNode(server, users, endpoints, follow_owners, follows).run(stop)
 
 
 ROLES = {
@@ -301,6 +321,24 @@ def _users(
     owners = Owners(_bootstrap(settings), topics)
     users = RoutedStateClient(owners.find, topics.num_partitions, config.state_timeout_s)
     return users, owners.run
+
+
+def _catalogue(
+    settings: Settings, bundle: "Bundle", recommender: "Recommender"
+) -> "CatalogueFollower":
+    """The catalogue of an inference node; without Kafka it stays the bundle's own."""
+    from model.live_catalogue import LiveCatalogue
+    from services.catalogue_follower import CatalogueFollower
+    from stream.item_records import follow_items
+
+    live = LiveCatalogue(bundle, settings.catalogue.keep_versions)
+    recommender.swap(live.view)
+    return CatalogueFollower(
+        live,
+        lambda start_offset: follow_items(_bootstrap(settings), settings.topics, start_offset),
+        recommender.swap,
+        settings.catalogue,
+    )
 
 
 def _bootstrap(settings: Settings) -> str:

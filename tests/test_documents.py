@@ -12,9 +12,10 @@ from typer.testing import CliRunner
 from model.training.config import TrainConfig
 from services.cli.main import app
 from services.cli.train import read_train_config
-from services.metrics import CompressionCollector, RequestCollector
+from services.metrics import CatalogueCollector, CompressionCollector, RequestCollector
 from services.request_stats import RequestStats
 from services.settings import Settings, load_settings
+from tests.services.test_catalogue_metrics import followed_catalogue
 from tests.services.test_metrics import busy_node, expose
 
 ROOT = Path(__file__).parent.parent
@@ -70,6 +71,7 @@ def exposed_metrics() -> list[tuple[str, str, set[str]]]:
         busy_node(),
         RequestCollector(requests),
         CompressionCollector({}, lambda: 0),
+        CatalogueCollector(followed_catalogue()),
     ]
     return [
         (
