@@ -126,8 +126,8 @@ class CatalogueFollower:
                     self.is_following = True
                     self._hear(batch)
                     if batch.is_at_end and not self.is_caught_up:
-                        await self._build()
-                        self._caught_up.set()
+                        if await self._build():
+                            self._caught_up.set()
             except TopicMismatch:
                 raise
             except StreamError as error:
@@ -179,11 +179,12 @@ class CatalogueFollower:
             await self._build(sweep=sweep)
             await asyncio.sleep(self._config.refresh_interval_s)
 
-    async def _build(self, *, sweep: bool = False) -> None:
+    async def _build(self, *, sweep: bool = False) -> bool:
+        """Whether all that was heard is served, or was held back."""
         async with self._building:
             batch = self.live.take(sweep=sweep)
             if batch is None:
-                return
+                return True
             try:
                 built = await asyncio.to_thread(self.live.build, batch)
             except Exception:
@@ -192,7 +193,7 @@ class CatalogueFollower:
                 )
                 self.live.give_back(batch)
                 self._news.set()
-                return
+                return False
             version = self.live.publish(built)
             self._swap(self.live.view)
         self.rebuild_s.observe(built.seconds)
@@ -208,3 +209,4 @@ class CatalogueFollower:
             len(refused),
             built.seconds,
         )
+        return True

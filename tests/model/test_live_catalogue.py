@@ -2,9 +2,11 @@
 
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 import pytest
+import torch
 from hypothesis import HealthCheck, given, settings, strategies as st
 
 from model.bundle import Bundle
@@ -13,9 +15,11 @@ from model.catalogue_view import CatalogueView
 from model.errors import CatalogueError
 from model.item_placement import Change, Offer, Refusal, Removal
 from model.live_catalogue import LiveCatalogue
-from model.new_items import NewItem, with_new_items
+from model.new_items import NewItem, assign_where_known, with_new_items
 from model.query import ItemFilter, Query
 from model.recommender import Recommender
+from model.tokenizer.item_vectors import CONTENT, COOCCURRENCE, ItemVectors
+from model.tokenizer.residual_kmeans import ResidualKMeans
 from tests.model.test_catalogue_merge import assert_equal
 
 NEW = 1_000_000
@@ -141,6 +145,47 @@ def test_content_that_this_bundle_has_no_place_for_is_not_looked_at(bundle: Bund
     item = CatalogueItem(NEW)
     apply(live, (NEW, Offer(new=NewItem(item=item, content=content, seen_with=[1]))))
     assert NEW in ids(live.view)
+
+
+def test_content_of_another_width_is_refused_alone(bundle: Bundle) -> None:
+    torch.manual_seed(0)
+    behaviour = bundle.item_vectors.vectors_RV
+    parts = [(COOCCURRENCE, 1.0, behaviour), (CONTENT, 1.0, torch.randn(len(behaviour), 3))]
+    vectors = ItemVectors.join(parts)
+    tokenizer = ResidualKMeans([torch.randn(6, vectors.vectors_RV.shape[1]) for _ in range(3)])
+    live = LiveCatalogue(replace(bundle, item_vectors=vectors, tokenizer=tokenizer))
+    contents = [np.ones(3), np.ones(4), np.array([0, np.nan, 0]), np.zeros(3)]
+    apply(
+        live,
+        *(
+            (
+                NEW + n,
+                Offer(new=NewItem(item=CatalogueItem(NEW + n), content=content.astype(np.float32))),
+            )
+            for n, content in enumerate(contents)
+        ),
+    )
+    reasons = [getattr(live.states[NEW + n], "reason", None) for n in range(4)]
+    assert reasons[0] is None
+    assert "4 wide; the bundle's is 3" in str(reasons[1])
+    assert "not finite" in str(reasons[2])
+    assert "nothing is known" in str(reasons[3])
+    assert ids(live.view) == {*bundle.catalogue.item_ids.tolist(), NEW}
+
+
+def test_an_item_that_makes_the_assignment_fail_is_refused_alone(
+    bundle: Bundle, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def assign(_: Bundle, new: Sequence[NewItem]) -> object:
+        if any(one.item.item_id == NEW for one in new):
+            raise RuntimeError("too odd")
+        return assign_where_known(bundle, new)
+
+    monkeypatch.setattr("model.item_placement.assign_where_known", assign)
+    live = LiveCatalogue(bundle)
+    apply(live, *((NEW + n, offer(NEW + n)) for n in range(3)))
+    assert live.states[NEW] == Refusal("it gets no SID: too odd")
+    assert ids(live.view) >= {NEW + 1, NEW + 2}
 
 
 def test_everything_can_be_removed_and_come_back(bundle: Bundle) -> None:

@@ -14,38 +14,30 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet
 import pytest
-from rich.progress import Progress
 from typer.testing import CliRunner
 
 from model.bundle import load_bundle
-from model.training.train import train
 from protos import recommender_pb2, recommender_pb2_grpc
 from protos.item_pb2 import CatalogueEntry, Item
 from services.catalogue_config import CatalogueConfig
 from services.cli.main import app
+from services.deployment import wait_until_serving
 from services.errors import NotFound
+from services.item_files import read_entries
 from services.local_kafka import RunningKafka
 from services.settings import InferenceNodeConfig, Settings
 from services.wiring import run_inference_node
 from stream.errors import TopicMismatch
 from stream.item_records import send_entries, send_removals
 from stream.producer import Producer
-from stream.topics import TopicsConfig
+from stream.topics import TopicsConfig, ensure_topics
 from tests.end_to_end.processes import free_address
-from tests.model.worlds import SMALL, make_event_log
 from tests.services.nodes import FakeOwner
 
 pytestmark = pytest.mark.broker
 
 NEW = 1_000_000
 DEADLINE_S = 30.0
-
-
-@pytest.fixture(scope="module")
-def bundle_path(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    path = tmp_path_factory.mktemp("bundles") / "bundle"
-    train(make_event_log(), None, replace(SMALL, max_steps=3), path, Progress(disable=True))
-    return path
 
 
 class Node:
@@ -76,8 +68,6 @@ class Node:
 
     async def until_ready(self, node: "asyncio.Task[None]") -> None:
         """By what readiness says, not by the first answer."""
-        from services.deployment import wait_until_serving
-
         ready = asyncio.create_task(wait_until_serving(self.address))
         async with asyncio.timeout(DEADLINE_S):
             await asyncio.wait([ready, node], return_when=asyncio.FIRST_COMPLETED)
@@ -281,10 +271,9 @@ async def test_records_that_are_no_items_are_listed_and_harm_nobody(node: Node) 
 
 
 async def test_a_topic_of_several_partitions_is_refused(node: Node) -> None:
-    topics = replace(node.settings.topics, items=node.settings.topics.dead_letters + "x")
-    many = replace(node.settings.topics, dead_letters=topics.items, items=topics.dead_letters + "y")
-    from stream.topics import ensure_topics
-
+    ours = node.settings.topics
+    topics = replace(ours, items=f"{ours.items}-wide")
+    many = replace(ours, dead_letters=topics.items)  # a topic of that name, as wide as dead letters
     await ensure_topics(str(node.settings.bootstrap), many)
     node.settings = replace(node.settings, topics=topics)
     with pytest.raises(TopicMismatch, match="has 3 partitions; it needs one"):
@@ -293,8 +282,6 @@ async def test_a_topic_of_several_partitions_is_refused(node: Node) -> None:
 
 
 def test_expired_rows_of_a_file_are_sent_as_they_are(tmp_path: Path) -> None:
-    from services.item_files import read_entries
-
     path = tmp_path / "items.parquet"
     pyarrow.parquet.write_table(
         pa.table({"item_id": [9, 5], "expires_at_ms": [7, None], "tag": [None, 2]}), path
