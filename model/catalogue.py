@@ -45,7 +45,11 @@ class Catalogue:
     """
 
     def __init__(
-        self, columns: dict[str, npt.NDArray[Any]], titles: list[str], *, in_order: bool = False
+        self,
+        columns: dict[str, npt.NDArray[Any]],
+        titles: Sequence[str] | pa.Array,
+        *,
+        in_order: bool = False,
     ) -> None:
         """From the columns of COLUMN_TYPES (`sids` is [N, D]), in any order; `in_order`: in that of a catalogue already.
 
@@ -60,14 +64,15 @@ class Catalogue:
             raise CatalogueError(
                 f"columns have {sorted(lengths)} items; one length above 0 is needed"
             )
+        self.titles_packed = pa.array(titles, pa.large_string())
+        """[N]: no Python objects, which every copy of a catalogue would have to touch."""
         if not in_order:
             order = np.lexsort((columns["item_ids"], -columns["counts"], *columns["sids"].T[::-1]))
             columns = {name: column[order] for name, column in columns.items()}
-            titles = [titles[i] for i in order.tolist()]
+            self.titles_packed = self.titles_packed.take(pa.array(order))
         self.columns: dict[str, npt.NDArray[Any]] = {
             name: columns[name].astype(dtype, copy=False) for name, dtype in COLUMN_TYPES.items()
         }
-        self.titles = titles
         self.item_ids: npt.NDArray[np.uint64] = self.columns["item_ids"]
         self.counts: npt.NDArray[np.int64] = self.columns["counts"]
         self._index_items()
@@ -98,6 +103,11 @@ class Catalogue:
         """Number of items."""
         return len(self.item_ids)
 
+    @property
+    def titles(self) -> list[str]:
+        """Of all items, as a list that is made for the purpose."""
+        return list(self.titles_packed.to_pylist())
+
     def bucket(self, sid: int) -> range:
         """Items of SID number `sid`, most popular first."""
         return range(int(self.bucket_starts[sid]), int(self.bucket_starts[sid + 1]))
@@ -108,7 +118,7 @@ class Catalogue:
             item_id=int(self.item_ids[index]),
             author_id=int(self.columns["author_ids"][index]),
             tag=int(self.columns["tags"][index]),
-            title=self.titles[index],
+            title=self.titles_packed[index].as_py(),
             duration_ms=int(self.columns["durations_ms"][index]),
         )
 

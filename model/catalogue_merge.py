@@ -7,6 +7,7 @@ from bisect import bisect_left
 
 import numpy as np
 import numpy.typing as npt
+import pyarrow as pa
 
 from model.catalogue import COLUMN_TYPES, Catalogue
 
@@ -27,18 +28,15 @@ def merge_catalogues(
     order = np.flatnonzero(stays_N)
     if more is None:
         columns = {name: base.columns[name][order] for name in COLUMN_TYPES}
-        return Catalogue(columns, _chosen(base.titles, order), in_order=True)
+        return Catalogue(columns, base.titles_packed.take(pa.array(order)), in_order=True)
     places_M = np.searchsorted(order, _places(base, more))
     order = np.insert(order, places_M, len(base) + np.arange(len(more)))
     columns = {
         name: np.concatenate([base.columns[name], more.columns[name]])[order]
         for name in COLUMN_TYPES
     }
-    return Catalogue(columns, _chosen([*base.titles, *more.titles], order), in_order=True)
-
-
-def _chosen(titles: list[str], order: npt.NDArray[np.int64]) -> list[str]:
-    return [titles[i] for i in order.tolist()]
+    titles = pa.concat_arrays([base.titles_packed, more.titles_packed])
+    return Catalogue(columns, titles.take(pa.array(order)), in_order=True)
 
 
 def _places(base: Catalogue, more: Catalogue) -> npt.NDArray[np.int64]:

@@ -125,9 +125,9 @@ class CatalogueFollower:
                 async for batch in self._read(self.live.next_offset):
                     self.is_following = True
                     self._hear(batch)
-                    if batch.is_at_end and not self.is_caught_up:
-                        if await self._build():
-                            self._caught_up.set()
+                    at_end = batch.is_at_end and not self.is_caught_up
+                    if at_end and await self._build():
+                        self._caught_up.set()
             except TopicMismatch:
                 raise
             except StreamError as error:

@@ -1,6 +1,8 @@
 """One size of catalogue in one process: what a change costs, what it holds in memory, and what requests feel of it."""
 
 import argparse
+import ctypes
+import gc
 import json
 import statistics
 import sys
@@ -11,6 +13,7 @@ from typing import Any
 
 import numpy as np
 import psutil
+import pyarrow as pa
 import torch
 
 from bench.catalogue.world import make_bundle, make_offers, make_user
@@ -21,6 +24,7 @@ from model.item_placement import Removal
 from model.live_catalogue import LiveCatalogue
 from model.query import Query
 from model.recommender import Recommender
+from services.catalogue_config import CatalogueConfig
 
 _MIB = 1 << 20
 _FIRST_NEW = 1 << 40
@@ -67,7 +71,7 @@ def _sort_anew(catalogue: Catalogue) -> None:
     """The slow twin: what a build would cost without a merge."""
     shuffled = np.random.default_rng(0).permutation(len(catalogue))
     columns = {name: column[shuffled] for name, column in catalogue.columns.items()}
-    CatalogueView.of(Catalogue(columns, [catalogue.titles[i] for i in shuffled.tolist()]))
+    CatalogueView.of(Catalogue(columns, catalogue.titles_packed.take(pa.array(shuffled))))
 
 
 def _hide(live: LiveCatalogue, bundle: Bundle) -> None:
@@ -76,6 +80,8 @@ def _hide(live: LiveCatalogue, bundle: Bundle) -> None:
 
 def _memory(bundle: Bundle, live: LiveCatalogue) -> dict[str, float]:
     """Resident memory before a build and at its worst, with both views alive."""
+    gc.collect()
+    ctypes.CDLL(None).malloc_trim(0)  # what earlier views left would be used again, unseen
     process = psutil.Process()
     before, peak, done = process.memory_info().rss, 0, threading.Event()
 
@@ -102,7 +108,7 @@ def _memory(bundle: Bundle, live: LiveCatalogue) -> dict[str, float]:
 
 
 def _requests(bundle: Bundle, live: LiveCatalogue, load_s: float) -> dict[str, float]:
-    """Requests at rest, and while views are built and swapped without a pause."""
+    """Requests at rest, and while views are built and swapped with a node's pause between two builds."""
     recommender, user, query = Recommender(bundle), make_user(), Query(k=10)
     recommender.swap(live.view)
     recommender.recommend(user, query)
@@ -126,6 +132,7 @@ def _requests(bundle: Bundle, live: LiveCatalogue, load_s: float) -> dict[str, f
         live.publish(live.build(batch))
         recommender.swap(live.view)
         swaps += 1
+        time.sleep(CatalogueConfig().refresh_interval_s)
     done.set()
     asking.join()
     figures: dict[str, float] = {"swaps": swaps, "answered_meanwhile": len(loaded)}
