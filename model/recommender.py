@@ -10,6 +10,8 @@ from torch import Tensor
 
 from model.beam_search import Limits, beam_search
 from model.bundle import Bundle
+from model.catalogue import Catalogue
+from model.catalogue_view import CatalogueView
 from model.context_encoder import ContextEncoder
 from model.engine import Engine, TorchEngine
 from model.errors import ModelConfigError
@@ -59,7 +61,7 @@ class _Request:
 
 
 class Recommender:
-    """Recommends from one bundle. Deterministic; holds no state of its own between calls. One thread generates."""
+    """Recommends from one bundle and a catalogue that may change. Deterministic; one thread generates."""
 
     def __init__(
         self,
@@ -90,10 +92,8 @@ class Recommender:
         self._engine = engine(fused, self._nobody().memory, max(0, bundle.network.num_levels - 2))
         self.beam_width = beam_width
         self._max_per_first_code, self._exact = max_per_first_code, exact
-        self._by_popularity = bundle.catalogue.by_popularity()
-        self._log_share = np.log(
-            np.maximum(bundle.catalogue.counts, 1) / bundle.catalogue.counts.sum()
-        )
+        self.view = CatalogueView.of(bundle.catalogue, bundle.trie)
+        """What is searched; a request reads it once. Replaced whole by `swap`, from any thread."""
 
     def _nobody(self) -> UserContext:
         """The context of a user without any history."""
@@ -113,6 +113,10 @@ class Recommender:
     def history(self) -> HistoryConfig:
         """How it cuts histories."""
         return self.bundle.history
+
+    def swap(self, view: CatalogueView) -> None:
+        """Search another catalogue from the next batch on; requests under way keep theirs."""
+        self.view = view
 
     def recommend(self, state: UserState, query: Query) -> list[Recommended]:
         """The best items for a user of whom nothing is cached; as `answer`."""
@@ -140,15 +144,16 @@ class Recommender:
         When a small beam or diversity leaves too few, the search is repeated wider, up to the whole catalogue. `check` is
         called before every step; what it raises ends the work.
         """
+        view = self.view
         requests = [
-            self._request(i, context, query)
+            self._request(i, context, query, view)
             for i, (context, query) in enumerate(zip(contexts, queries, strict=True))
         ]
         answers: list[list[Recommended]] = [[] for _ in requests]
         while requests:
             wider = []
             for group in _alike(requests):
-                for request, found in zip(group, self._search(group, check), strict=True):
+                for request, found in zip(group, self._search(group, view, check), strict=True):
                     if found is None:
                         wider.append(request.wider())
                     else:
@@ -156,9 +161,11 @@ class Recommender:
             requests = wider
         return answers
 
-    def _request(self, place: int, context: UserContext, query: Query) -> _Request:
-        blocked = query.filter.blocked(self.bundle.catalogue)
-        evidence = self._evidence(context)
+    def _request(
+        self, place: int, context: UserContext, query: Query, view: CatalogueView
+    ) -> _Request:
+        blocked = view.blocked(query.filter)
+        evidence = self._evidence(context, view.catalogue)
         blocked_candidates = None
         if not query.repeats:
             blocked_candidates = torch.ones_like(evidence.items, dtype=torch.bool)
@@ -174,9 +181,9 @@ class Recommender:
             mixture=evidence.mixture(blocked_candidates),
         )
 
-    def _evidence(self, context: UserContext) -> RepeatEvidence:
+    def _evidence(self, context: UserContext, catalogue: Catalogue) -> RepeatEvidence:
         """For repeats; kept with the context as long as the catalogue is the same."""
-        catalogue, config = self.bundle.catalogue, self.bundle.network.config
+        config = self.bundle.network.config
         if context.evidence is None or context.evidence[0] is not catalogue:
             candidates = repeat_candidates(
                 [context.statistics],
@@ -189,58 +196,28 @@ class Recommender:
         return context.evidence[1]
 
     def _search(
-        self, group: Sequence[_Request], check: Callable[[], None]
+        self, group: Sequence[_Request], view: CatalogueView, check: Callable[[], None]
     ) -> list[list[Recommended] | None]:
         """Per request of the same width its answer; None where a wider search might find more or better ones."""
-        trie, per_code = self.bundle.trie, group[0].per_code
+        catalogue, trie, per_code = view.catalogue, view.trie, group[0].per_code
         mixture = RepeatMixture.join([request.mixture for request in group])
-        scorer = Scorer(
-            self.bundle.network,
-            self._engine,
-            [request.context for request in group],
-            check,
-        )
-        limits = Limits(per_code, self._blocked_nodes(group))
+        contexts = [request.context for request in group]
+        scorer = Scorer(self.bundle.network, self._engine, contexts, check)
+        limits = Limits(per_code, _blocked_nodes(group, view))
         width = min(group[0].width, trie.num_sids)
         beams = beam_search(scorer.score_next, trie, len(group), width, mixture, limits)
         answers: list[list[Recommended] | None] = []
         for row, request in enumerate(group):
-            ranked = rank_items(beams, mixture, self.bundle.catalogue, request.blocked, row)
-            found = ranked if per_code is None else self._diverse(ranked, per_code)
+            ranked = rank_items(beams, mixture, catalogue, request.blocked, row)
+            found = ranked if per_code is None else _diverse(ranked, per_code, catalogue)
             dropped = float(beams.dropped_log_probs[row])
             complete = dropped == -np.inf and len(found) == len(ranked)
             k = request.k
             if complete or (len(found) >= k and self._settled(found[k - 1][1], dropped)):
-                answers.append([self._recommended(*one) for one in found[:k]])
+                answers.append([_recommended(catalogue, *one) for one in found[:k]])
             else:
                 answers.append(None)
         return answers
-
-    def _blocked_nodes(self, group: Sequence[_Request]) -> list[Tensor] | None:
-        """Per level [B, nodes]; None where no request blocks anything."""
-        catalogue, trie = self.bundle.catalogue, self.bundle.trie
-        if all(request.blocked is None for request in group):
-            return None
-        rows = [
-            trie.blocked_nodes(
-                torch.zeros(trie.num_sids, dtype=torch.bool)
-                if request.blocked is None
-                else torch.from_numpy(catalogue.blocked_sids(request.blocked))
-            )
-            for request in group
-        ]
-        return [torch.stack(level) for level in zip(*rows, strict=True)]
-
-    def _diverse(self, ranked: list[tuple[int, float]], per_code: int) -> list[tuple[int, float]]:
-        """The first `per_code` items of every first code, in their order."""
-        taken: Counter[int] = Counter()
-        found = []
-        for index, log_prob in ranked:
-            first_code = self.bundle.catalogue.sid_of_item(index)[0]
-            taken[first_code] += 1
-            if taken[first_code] <= per_code:
-                found.append((index, log_prob))
-        return found
 
     def _settled(self, last_log_prob: float, dropped: float) -> bool:
         """An item is no more probable than its SID, so what lies above all that was dropped stays where it is."""
@@ -248,25 +225,37 @@ class Recommender:
 
     def popular(self, query: Query) -> list[Recommended]:
         """The `query.k` most frequent items that may be recommended, for users of whom nothing is known."""
-        blocked, best = query.filter.blocked(self.bundle.catalogue), self._by_popularity
-        if blocked is not None:
-            best = best[~blocked[best]]
-        return [
-            self._recommended(int(index), float(self._log_share[index]))
-            for index in best[: query.k]
-        ]
+        view = self.view
+        found = view.popular(query.k, view.blocked(query.filter))
+        return [_recommended(view.catalogue, *one) for one in found]
 
     def explain(
         self, context: UserContext, query: Query, found: Sequence[Recommended]
     ) -> list[Explanation]:
         """What each item of the answer to `query` came from; one more pass of the decoder over its SIDs."""
-        state, mixture = context.user.state, self._request(0, context, query).mixture
+        state, view = context.user.state, self.view
+        mixture = self._request(0, context, query, view).mixture
         mid_term = state.mid_term(self.history)
-        return explain(self.bundle, whole_context(self.bundle, state), mid_term, mixture, found)
+        bundle = replace(self.bundle, catalogue=view.catalogue, trie=view.trie)
+        return explain(bundle, whole_context(bundle, state), mid_term, mixture, found)
 
-    def _recommended(self, index: int, score: float) -> Recommended:
-        catalogue = self.bundle.catalogue
-        return Recommended(catalogue.item(index), score, catalogue.sid_of_item(index))
+
+def _diverse(
+    ranked: list[tuple[int, float]], per_code: int, catalogue: Catalogue
+) -> list[tuple[int, float]]:
+    """The first `per_code` items of every first code, in their order."""
+    taken: Counter[int] = Counter()
+    found = []
+    for index, log_prob in ranked:
+        first_code = catalogue.sid_of_item(index)[0]
+        taken[first_code] += 1
+        if taken[first_code] <= per_code:
+            found.append((index, log_prob))
+    return found
+
+
+def _recommended(catalogue: Catalogue, index: int, score: float) -> Recommended:
+    return Recommended(catalogue.item(index), score, catalogue.sid_of_item(index))
 
 
 def _alike(requests: Sequence[_Request]) -> list[list[_Request]]:
@@ -275,3 +264,19 @@ def _alike(requests: Sequence[_Request]) -> list[list[_Request]]:
     for request in requests:
         groups.setdefault((request.width, request.per_code), []).append(request)
     return list(groups.values())
+
+
+def _blocked_nodes(group: Sequence[_Request], view: CatalogueView) -> list[Tensor] | None:
+    """Per level [B, nodes]; None where no request blocks anything."""
+    catalogue, trie = view.catalogue, view.trie
+    if all(request.blocked is None for request in group):
+        return None
+    rows = [
+        trie.blocked_nodes(
+            torch.zeros(trie.num_sids, dtype=torch.bool)
+            if request.blocked is None
+            else torch.from_numpy(catalogue.blocked_sids(request.blocked))
+        )
+        for request in group
+    ]
+    return [torch.stack(level) for level in zip(*rows, strict=True)]

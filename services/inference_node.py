@@ -7,10 +7,13 @@ from dataclasses import dataclass
 from services.clients import RoutedStateClient, StateClient
 from services.grpc_server import GrpcServer
 from services.http_server import HttpServer
+from services.stopping import unless_stopped
 
 STATE_READINESS = "gemstream.v1.RecommenderService/state"
 """Name of the health check that says whether the state of every user can be read."""
 _LOOK_EVERY_S = 1.0
+
+Task = Callable[[], Coroutine[None, None, None]]
 
 
 @dataclass(frozen=True)
@@ -20,11 +23,13 @@ class InferenceNode:
     server: GrpcServer
     users: StateClient | RoutedStateClient
     endpoints: HttpServer
-    background: Sequence[Callable[[], Coroutine[None, None, None]]]
-    """What runs as long as the node serves; each goes on until it is cancelled, and takes the node with it if it fails."""
+    background: Sequence[Task]
+    """What runs as long as the node does; each goes on until it is cancelled, and takes the node with it if it fails."""
+    until_ready: Sequence[Task] = ()
+    """What has to be over before the node says that it serves."""
 
     async def run(self, stop: asyncio.Event) -> None:
-        """Serve until `stop` is set, then let calls finish. Raises CannotListen."""
+        """Serve until `stop` is set, then let calls finish. Raises CannotListen, TopicMismatch."""
         async with self.users:
             with self.endpoints:
                 await self.server.set_part_serving(STATE_READINESS, serving=False)
@@ -33,16 +38,23 @@ class InferenceNode:
                     asyncio.create_task(start())
                     for start in (self._report_state_readiness, *self.background)
                 ]
-                stopped = asyncio.create_task(stop.wait())
-                await self.server.set_serving(True)
-                await asyncio.wait([*tasks, stopped], return_when=asyncio.FIRST_COMPLETED)
-                await self.server.stop()
-                failed = [task for task in tasks if task.done()]
-                for task in (*tasks, stopped):
-                    task.cancel()
-                await asyncio.gather(*tasks, stopped, return_exceptions=True)
-                for task in failed:
-                    task.result()
+                serving = asyncio.create_task(self._serve(stop))
+                try:
+                    await asyncio.wait([serving, *tasks], return_when=asyncio.FIRST_COMPLETED)
+                finally:
+                    await self.server.stop()
+                    for task in (serving, *tasks):
+                        task.cancel()
+                    ends = await asyncio.gather(serving, *tasks, return_exceptions=True)
+        for end in ends:
+            if isinstance(end, Exception):
+                raise end
+
+    async def _serve(self, stop: asyncio.Event) -> None:
+        for wait in self.until_ready:
+            await unless_stopped(wait(), stop)
+        await self.server.set_serving(True)
+        await stop.wait()
 
     async def _report_state_readiness(self) -> None:
         """Health checks of STATE_READINESS hear whether states can be read; without, answers are popular items."""

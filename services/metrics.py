@@ -4,7 +4,7 @@ import logging
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, fields
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from prometheus_client import CollectorRegistry, PlatformCollector, ProcessCollector
 from prometheus_client.core import (
@@ -27,6 +27,9 @@ from stream.ingest import PollHistograms
 from stream.phases import Phase
 from stream.progress import Progress
 from stream.watchdog import Verdict
+
+if TYPE_CHECKING:  # metrics of other roles do without torch
+    from services.catalogue_follower import CatalogueFollower
 
 log = logging.getLogger(__name__)
 
@@ -246,6 +249,37 @@ class GenerationCollector(Collector):
         )
         yield _gauge("context_cache_users", "Users cached.", {(): len(self.contexts)})
         yield _gauge("context_cache_bytes", "Bytes of them.", {(): self.contexts.num_bytes})
+
+
+@dataclass(frozen=True, eq=False)
+class CatalogueCollector(Collector):
+    """An inference node's catalogue."""
+
+    catalogue: "CatalogueFollower"
+
+    def collect(self) -> Iterator[Metric]:
+        """Read the catalogue; nothing is counted anew."""
+        version, live = self.catalogue.version, self.catalogue.live
+        newest_s = version.newest_record_ms / 1_000
+        age_s = max(0.0, time.time() - newest_s) if newest_s else None
+        gauges: dict[str, tuple[str, float | None]] = {
+            "items": ("Items in the trie.", version.num_items),
+            "sids": ("Distinct SIDs in the trie.", version.num_sids),
+            "version": ("Version that is served, counted on this node.", version.number),
+            "offset": ("The first offset of the topic not served yet.", version.next_offset),
+            "newest_record_age_seconds": ("Since the newest served record was written.", age_s),
+            "pending_items": ("Items with changes that are not built in yet.", len(live.pending)),
+            "refused_items": ("Records that cannot be used.", self.catalogue.num_refused),
+            "held": ("1 after a rollback, until it is resumed.", live.is_held),
+            "following": ("1 while Kafka answers.", self.catalogue.is_following),
+        }
+        for name, (meaning, value) in gauges.items():
+            yield _gauge(f"catalogue_{name}", meaning, {(): value})
+        yield _histogram(
+            "catalogue_rebuild_seconds",
+            "Seconds to build a version.",
+            {(): self.catalogue.rebuild_s},
+        )
 
 
 def _store_gauges(figures: Mapping[tuple[str, ...], StoreFigures]) -> Iterator[Metric]:

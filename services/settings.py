@@ -7,6 +7,7 @@ from typing import Any
 
 from model.engine_config import EngineConfig
 from services.batcher import BatchingConfig
+from services.catalogue_config import CatalogueConfig
 from services.credentials import AdminConfig, TlsConfig
 from services.generation import CachesConfig
 from services.toml_config import read_toml, structure
@@ -140,6 +141,7 @@ class Settings:
     liveness: LivenessConfig = field(default_factory=LivenessConfig)
     state_node: StateNodeConfig = field(default_factory=StateNodeConfig)
     inference_node: InferenceNodeConfig = field(default_factory=InferenceNodeConfig)
+    catalogue: CatalogueConfig = field(default_factory=CatalogueConfig)
     compression_worker: CompressionWorkerConfig = field(default_factory=CompressionWorkerConfig)
     tls: TlsConfig = field(default_factory=TlsConfig)
     admin: AdminConfig = field(default_factory=AdminConfig)

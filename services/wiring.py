@@ -6,8 +6,10 @@ from collections.abc import Callable, Coroutine, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
+from typing import TYPE_CHECKING
 
 from protos.admin_pb2_grpc import add_AdminServiceServicer_to_server
+from protos.catalogue_pb2_grpc import add_CatalogueServiceServicer_to_server
 from protos.recommender_pb2_grpc import add_RecommenderServiceServicer_to_server
 from protos.state_pb2_grpc import add_StateServiceServicer_to_server
 from services.admin_service import AdminService, NodeView
@@ -20,6 +22,7 @@ from services.generation import Generator
 from services.grpc_server import PROTECTED_SERVICES, GrpcServer, is_loopback
 from services.inference_node import InferenceNode
 from services.metrics import (
+    CatalogueCollector,
     CompressionCollector,
     GenerationCollector,
     Metrics,
@@ -55,11 +58,17 @@ from stream.producer import Producer
 from stream.topics import ensure_topics
 from stream.watchdog import Watchdog
 
+if TYPE_CHECKING:  # torch is imported by those roles that need it
+    from model.bundle import Bundle
+    from model.recommender import Recommender
+    from services.catalogue_follower import CatalogueFollower
+
 log = logging.getLogger(__name__)
 
 STATE_SERVICE = "gemstream.v1.StateService"
 ADMIN_SERVICE = "gemstream.v1.AdminService"
 RECOMMENDER_SERVICE = "gemstream.v1.RecommenderService"
+CATALOGUE_SERVICE = "gemstream.v1.CatalogueService"
 
 
 async def run_state_node(settings: Settings, stop: asyncio.Event) -> None:
@@ -124,13 +133,16 @@ async def run_inference_node(settings: Settings, stop: asyncio.Event) -> None:
     from model.bundle import load_bundle
     from model.engine_choice import EngineChoice
     from model.recommender import Recommender
+    from services.catalogue_service import CatalogueService
 
     config = settings.inference_node
     _limit_threads(config.num_threads)
     bundle = load_bundle(settings.bundle)
     _check_history(bundle.history, settings)
     users, follow_owners = _users(settings)
-    server = _server(settings, "inference-node", config.listen, [RECOMMENDER_SERVICE])
+    server = _server(
+        settings, "inference-node", config.listen, [RECOMMENDER_SERVICE, CATALOGUE_SERVICE]
+    )
     recommender = Recommender(
         bundle,
         config.beam_width,
@@ -144,6 +156,10 @@ async def run_inference_node(settings: Settings, stop: asyncio.Event) -> None:
     generator = Generator(recommender, users, executor, config.batching, config.caches)
     service = RecommenderService(generator, RequestLog(enabled=config.log_requests))
     add_RecommenderServiceServicer_to_server(service, server.server)
+    catalogue = _catalogue(settings, bundle, recommender)
+    add_CatalogueServiceServicer_to_server(
+        CatalogueService(bundle.version, catalogue), server.server
+    )
     log.info("recommending with bundle %s", bundle.version)
     endpoints = watch_endpoints(
         config.metrics_listen,
@@ -151,12 +167,17 @@ async def run_inference_node(settings: Settings, stop: asyncio.Event) -> None:
         Metrics(
             RequestCollector(server.requests),
             GenerationCollector(generator.batcher, generator.contexts),
+            CatalogueCollector(catalogue),
         ),
         always_alive,
         lambda: server.serving,
     )
     background = [generator.run, *([follow_owners] if follow_owners else [])]
-    await InferenceNode(server, users, endpoints, background).run(stop)
+    until_ready = []
+    if settings.bootstrap:
+        background.append(catalogue.run)
+        until_ready.append(catalogue.wait_until_caught_up)
+    await InferenceNode(server, users, endpoints, background, until_ready).run(stop)
 
 
 ROLES = {
@@ -340,6 +361,24 @@ def _server(settings: Settings, role: str, listen: str, names: Sequence[str]) ->
             TOKEN_VARIABLE,
         )
     return GrpcServer(listen, names, credentials, start_tracing(settings.tracing, role))
+
+
+def _catalogue(
+    settings: Settings, bundle: "Bundle", recommender: "Recommender"
+) -> "CatalogueFollower":
+    """The catalogue of an inference node; without Kafka it stays the bundle's own."""
+    from model.live_catalogue import LiveCatalogue
+    from services.catalogue_follower import CatalogueFollower
+    from stream.item_records import follow_items
+
+    live = LiveCatalogue(bundle, settings.catalogue.keep_versions)
+    recommender.swap(live.view)
+    return CatalogueFollower(
+        live,
+        lambda start_offset: follow_items(_bootstrap(settings), settings.topics, start_offset),
+        recommender.swap,
+        settings.catalogue,
+    )
 
 
 def _bootstrap(settings: Settings) -> str:

@@ -30,6 +30,7 @@ async def topics(kafka: RunningKafka) -> TopicsConfig:
         dead_letters=f"interactions.dead-letters-{unique}",
         compression_jobs=f"compression-jobs-{unique}",
         owners=f"partition-owners-{unique}",
+        items=f"items-{unique}",
         num_partitions=3,
     )
     await ensure_topics(kafka.bootstrap, config)

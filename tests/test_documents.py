@@ -15,9 +15,15 @@ from services.batcher import Batcher, BatchingConfig
 from services.cli.main import app
 from services.cli.train import read_train_config
 from services.context_cache import ContextCache
-from services.metrics import CompressionCollector, GenerationCollector, RequestCollector
+from services.metrics import (
+    CatalogueCollector,
+    CompressionCollector,
+    GenerationCollector,
+    RequestCollector,
+)
 from services.request_stats import RequestStats
 from services.settings import Settings, load_settings
+from tests.services.test_catalogue_metrics import followed_catalogue
 from tests.services.test_metrics import busy_node, expose
 
 ROOT = Path(__file__).parent.parent
@@ -77,6 +83,7 @@ def exposed_metrics() -> list[tuple[str, str, set[str]]]:
         RequestCollector(requests),
         CompressionCollector({}, lambda: 0),
         GenerationCollector(batcher, contexts),
+        CatalogueCollector(followed_catalogue()),
     ]
     return [
         (
