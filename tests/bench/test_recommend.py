@@ -15,6 +15,7 @@ from bench.recommend.engines import ENGINES, eager_scores
 from bench.recommend.python_trie import make_python_trie, python_beam_search
 from bench.recommend.world import Encoder, Sizes, histories_of, make_catalogue, make_network
 from model.beam_search import beam_search
+from model.decoder import DecoderBlock
 from model.layers import LayerConfig
 from model.network import Network, NetworkConfig
 
@@ -89,6 +90,7 @@ def test_counted_work_is_the_linear_layers_work() -> None:
     context = Encoder(network, histories_of(TINY)[-1])()
     one_row, two_rows = (floor.work_of(network, context, 2, beam) for beam in (0, 1))
     block = network.decoder.blocks[0]
+    assert isinstance(block, DecoderBlock)
     linear = [m.weight for n, m in block.named_modules() if isinstance(m, torch.nn.Linear)]
     keys = 256 + 44 + 16
     of_keys = 3 * 2 * 16 * 16
