@@ -31,7 +31,10 @@ class Times:
 
 
 def undisturbed_clock() -> Callable[[], float]:
-    """Seconds of processor where one thread works: wall time without the neighbours'. Wall time where several do."""
+    """Seconds of processor where one thread works: what neighbours take is out, what they do to caches is in.
+
+    Wall time where several threads work: they spend processor time on waiting for each other.
+    """
     return time.process_time if torch.get_num_threads() == 1 else time.perf_counter
 
 
