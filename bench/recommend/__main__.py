@@ -19,7 +19,9 @@ SECTIONS: dict[str, Callable[[Sizes], dict[str, Any]]] = {
 """A section prints its tables and gives its figures; those of the model alone begin with search_."""
 
 FULL = Sizes()
-QUICK = Sizes(catalogues=(28_000,), rounds=20, rival_threads=(2,), rival_rounds=3, rival_case_s=20)
+QUICK = Sizes(
+    catalogues=(28_000,), threads=(1,), rounds=20, rival_threads=(1,), rival_rounds=3, case_s=8
+)
 
 
 def main() -> None:

@@ -36,6 +36,6 @@ def eager_scores(network: Network, context: Context) -> ScoreNext:
 
 
 ENGINES: dict[str, EngineMaker] = {"eager": eager}
-"""`ratio_to_eager` compares the last one, which headline figures are of, with the first."""
+"""Headline figures are the last one's."""
 
-SERVED = list(ENGINES)[-1]
+EAGER, SERVED = next(iter(ENGINES)), list(ENGINES)[-1]

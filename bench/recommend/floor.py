@@ -4,7 +4,6 @@ A row is one decoder state: BOS once, then every beam on every level but the las
 """
 
 import statistics
-import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -14,8 +13,7 @@ from rich.console import Console
 from rich.table import Table
 from torch.nn import functional
 
-from bench.ingest.quantiles import quantiles_ms
-from bench.recommend.alternate import alternate
+from bench.recommend.alternate import alternate, undisturbed_clock
 from bench.recommend.engines import ENGINES, SERVED
 from bench.recommend.world import Encoder, Sizes, histories_of, make_catalogue, make_network
 from model.decoder import Context
@@ -77,16 +75,17 @@ def _of_case(sizes: Sizes, threads: int, beam: int) -> dict[str, Any]:
     trie = make_catalogue(sizes.catalogues[0], sizes.num_levels, sizes.codebook_size).trie
     context = Encoder(network, histories_of(sizes)[-1])()
     engine = ENGINES[SERVED](network, trie, beam)
-    times = alternate({"ours": lambda: engine(context)}, max(5, sizes.rounds // 4), "floor")["ours"]
+    ours = {"ours": lambda: engine(context)}
+    times = alternate(ours, max(5, sizes.rounds // 4), "floor", sizes.case_s)["ours"]
     work, bandwidth = work_of(network, context, sizes.num_levels, beam), _numbers_per_s()
     floors = {name: _floor(sizes, work, beam, bandwidth, dtype) for name, dtype in _DTYPES.items()}
-    ours_ms = quantiles_ms(times)["p50_ms"]
+    ours_ms = times.figures()["undisturbed_p50_ms"]
     floor_ms = min(floor["floor_ms"] for floor in floors.values())
     return {
         **floors,
         "gflop": round((work.row_flops + work.key_flops) / 1e9, 3),
         "gb_per_s": round(4 * bandwidth / 1e9, 1),
-        "ours_p50_ms": ours_ms,
+        "ours_undisturbed_p50_ms": ours_ms,
         "share_of_floor": round(floor_ms / ours_ms, 3),
         "share_of_fp32_floor": round(floors["fp32"]["floor_ms"] / ours_ms, 3),
     }
@@ -124,36 +123,34 @@ def _flops_per_s(rows: int, shapes: tuple[tuple[int, int], ...], dtype: torch.dt
             functional.linear(vectors, matrix)
 
     flops = sum(2 * rows * wide * high for wide, high in shapes)
-    return flops / _best_s(multiply)
+    return flops / _median_s(multiply)
 
 
 def _numbers_per_s() -> float:
     """float32 numbers read from memory."""
     numbers = torch.ones(_LARGE)
-    return _LARGE / _best_s(numbers.sum, repeats=5)
+    return _LARGE / _median_s(numbers.sum, repeats=5)
 
 
-def _best_s(run: Callable[[], object], repeats: int = 200) -> float:
-    """The 10th percentile: what the machine does when its neighbours let it."""
-    times = []
+def _median_s(run: Callable[[], object], repeats: int = 200) -> float:
+    """Undisturbed, after two runs that do not count."""
+    clock, times = undisturbed_clock(), []
     for _ in range(repeats + 2):
-        start = time.perf_counter()
+        start = clock()
         run()
-        times.append(time.perf_counter() - start)
-    return statistics.quantiles(times[2:], n=10)[0]
+        times.append(clock() - start)
+    return statistics.median(times[2:])
 
 
 def _print(found: dict[str, Any]) -> None:
-    table = Table(
-        "case", "GFLOP", "fp32 floor, ms", "bf16 floor, ms", "ours p50, ms", "share of floor"
-    )
+    table = Table("case", "GFLOP", "fp32 floor, ms", "bf16 floor, ms", "ours, ms", "share of floor")
     for threads, by_beam in found.items():
         for beam, case in by_beam.items():
             table.add_row(
                 f"{threads}, {beam}",
                 f"{case['gflop']:.2f}",
                 *(f"{case[precision]['floor_ms']:.2f}" for precision in _DTYPES),
-                f"{case['ours_p50_ms']:.1f}",
+                f"{case['ours_undisturbed_p50_ms']:.1f}",
                 f"{case['share_of_floor']:.2f}",
             )
     Console().print(table)

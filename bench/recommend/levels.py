@@ -1,7 +1,6 @@
 """Level by level: what the network costs, what the search over the trie, and what it would cost over a Python trie."""
 
 import statistics
-import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -10,7 +9,7 @@ from rich.console import Console
 from rich.table import Table
 from torch import Tensor
 
-from bench.recommend.alternate import alternate
+from bench.recommend.alternate import alternate, undisturbed_clock
 from bench.recommend.engines import eager_scores
 from bench.recommend.python_trie import make_python_trie, python_beam_search
 from bench.recommend.world import Encoder, Sizes, histories_of, make_catalogue, make_network
@@ -23,20 +22,21 @@ class Clocked:
     def __init__(self, score_next: ScoreNext, num_levels: int) -> None:
         """Nothing is noted yet."""
         self._score_next, self._num_levels = score_next, num_levels
+        self._clock = undisturbed_clock()
         self._marks: list[float] = []
         self.network_ms: list[list[float]] = [[] for _ in range(num_levels)]
         self.search_ms: list[list[float]] = [[] for _ in range(num_levels)]
 
     def __call__(self, codes_1WP: Tensor, parents_1W: Tensor) -> Tensor:
         """The other's logits."""
-        self._marks.append(time.perf_counter())
+        self._marks.append(self._clock())
         logits = self._score_next(codes_1WP, parents_1W)
-        self._marks.append(time.perf_counter())
+        self._marks.append(self._clock())
         return logits
 
     def end(self) -> None:
         """A search is over."""
-        marks = [*self._marks, time.perf_counter()]
+        marks = [*self._marks, self._clock()]
         self._marks.clear()
         for level in range(self._num_levels):
             asked, answered, next_asked = marks[2 * level : 2 * level + 3]
@@ -62,18 +62,12 @@ class Recorded:
 
 def measure(sizes: Sizes) -> dict[str, Any]:
     """`search_ratio_to_python_trie`, and milliseconds by threads, catalogue, beams and level."""
-    found = {
-        f"threads{threads}": {
-            f"sids{num_sids}": {
-                f"beam{beam}": _of_case(sizes, threads, num_sids, beam) for beam in sizes.beams
-            }
-            for num_sids in sizes.catalogues
-        }
-        for threads in sizes.threads
-    }
+    found: dict[str, dict[str, Any]] = {}
+    for threads, num_sids, beam in sizes.cases(sizes.threads):
+        by_beam = found.setdefault(f"threads{threads}_sids{num_sids}", {})
+        by_beam[f"beam{beam}"] = _of_case(sizes, threads, num_sids, beam)
     _print(found)
-    headline = found[f"threads{sizes.threads[0]}"][f"sids{sizes.catalogues[0]}"]
-    ratio = headline[f"beam{sizes.beams[0]}"]["ratio_to_python_trie"]
+    ratio = next(iter(found.values()))[f"beam{sizes.beams[0]}"]["ratio_to_python_trie"]
     return {"search_ratio_to_python_trie": ratio, "search_levels": found}
 
 
@@ -97,7 +91,9 @@ def _of_case(sizes: Sizes, threads: int, num_sids: int, beam: int) -> dict[str, 
     ended = {
         name: lambda run=run, clock=clocks[name]: (run(), clock.end()) for name, run in runs.items()
     }
-    alternate(ended, max(5, sizes.rounds // 4), f"levels, {num_sids:,} SIDs, beam {beam}")
+    alternate(
+        ended, max(5, sizes.rounds // 4), f"levels, {num_sids:,} SIDs, beam {beam}", sizes.case_s
+    )
     return _figures(clocks)
 
 
@@ -122,15 +118,14 @@ def _print(found: dict[str, Any]) -> None:
         "array trie and top-k, ms",
         "Python trie and top-k, ms",
         "ratio",
-        title="by level, eager decoder",
+        title="by level, eager decoder, undisturbed medians",
     )
-    for threads, by_catalogue in found.items():
-        for sids, by_beam in by_catalogue.items():
-            for beam, case in by_beam.items():
-                parts = ("network_ms", "array_trie_ms", "python_trie_ms")
-                table.add_row(
-                    f"{threads}, {sids}, {beam}",
-                    *("  ".join(f"{ms:.2f}" for ms in case[part]) for part in parts),
-                    f"{case['ratio_to_python_trie']:.1f}",
-                )
+    for name, by_beam in found.items():
+        for beam, case in by_beam.items():
+            parts = ("network_ms", "array_trie_ms", "python_trie_ms")
+            table.add_row(
+                f"{name} {beam}",
+                *("  ".join(f"{ms:.2f}" for ms in case[part]) for part in parts),
+                f"{case['ratio_to_python_trie']:.1f}",
+            )
     Console().print(table)

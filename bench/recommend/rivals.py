@@ -7,8 +7,7 @@ import torch
 from rich.console import Console
 from rich.table import Table
 
-from bench.ingest.quantiles import quantiles_ms
-from bench.recommend.alternate import alternate, prefixed
+from bench.recommend.alternate import alternate
 from bench.recommend.engines import ENGINES, SERVED, Engine
 from bench.recommend.hf_t5 import T5Rival, require_transformers
 from bench.recommend.python_trie import make_python_trie
@@ -22,17 +21,12 @@ _PRECISIONS = {"fp32": torch.float32, "bf16": torch.bfloat16}
 def measure(sizes: Sizes) -> dict[str, Any]:
     """`search_ratio_to_hf_t5` (context ready) and `..._with_encoder`, and milliseconds of every case."""
     require_transformers()
-    found = {
-        f"threads{threads}": {
-            f"sids{num_sids}": {
-                f"beam{beam}": _of_case(sizes, threads, num_sids, beam) for beam in sizes.beams
-            }
-            for num_sids in sizes.catalogues
-        }
-        for threads in sizes.rival_threads
-    }
+    found: dict[str, dict[str, Any]] = {}
+    for threads, num_sids, beam in sizes.cases(sizes.rival_threads):
+        by_beam = found.setdefault(f"threads{threads}_sids{num_sids}", {})
+        by_beam[f"beam{beam}"] = _of_case(sizes, threads, num_sids, beam)
     _print(found)
-    headline = found[f"threads{sizes.rival_threads[0]}"][f"sids{sizes.catalogues[0]}"]
+    headline = next(iter(found.values()))
     figures = {
         f"search_{name}" + (f"_beam{beam}" if beam != sizes.beams[0] else ""): ratio
         for beam in sizes.beams
@@ -46,8 +40,8 @@ def _of_case(sizes: Sizes, threads: int, num_sids: int, beam: int) -> dict[str, 
     torch.set_num_threads(threads)
     runs = {**_ours(sizes, num_sids, beam), **_t5(sizes, num_sids, beam)}
     title = f"rivals, {threads} threads, {num_sids:,} SIDs, beam {beam}"
-    times = alternate(runs, sizes.rival_rounds, title, sizes.rival_case_s)
-    measured = {name: quantiles_ms(of_run) for name, of_run in times.items()}
+    times = alternate(runs, sizes.rival_rounds, title, sizes.case_s)
+    measured = {name: of_run.figures() for name, of_run in times.items()}
     return {**measured, **_ratios(measured)}
 
 
@@ -81,10 +75,11 @@ def _t5(sizes: Sizes, num_sids: int, beam: int) -> dict[str, Run]:
 
 
 def _ratios(measured: dict[str, dict[str, float]]) -> dict[str, float]:
-    """The rival's better precision over ours, medians."""
+    """The rival's better precision over ours, undisturbed medians."""
 
     def p50_ms(prefix: str) -> float:
-        return min(measured[name]["p50_ms"] for name in prefixed(prefix, measured))
+        precisions = [f"{prefix}_{precision}" for precision in _PRECISIONS]
+        return min(measured[name]["undisturbed_p50_ms"] for name in precisions)
 
     pairs = {
         "ratio_to_hf_t5": ("t5_search", "ours_search"),
@@ -93,21 +88,20 @@ def _ratios(measured: dict[str, dict[str, float]]) -> dict[str, float]:
         "ratio_to_hf_t5_from_longest": ("t5_search", "ours_search_longest"),
     }
     return {
-        name: round(p50_ms(rival) / measured[ours]["p50_ms"], 2)
+        name: round(p50_ms(rival) / measured[ours]["undisturbed_p50_ms"], 2)
         for name, (rival, ours) in pairs.items()
     }
 
 
 def _print(found: dict[str, Any]) -> None:
-    for threads, by_catalogue in found.items():
-        for sids, by_beam in by_catalogue.items():
-            table = Table("", *by_beam, title=f"p50, ms, {threads}, {sids}")
-            for name in next(iter(by_beam.values())):
-                table.add_row(name, *(_cell(of_beam[name]) for of_beam in by_beam.values()))
-            Console().print(table)
+    for case, by_beam in found.items():
+        table = Table("", *by_beam, title=f"p50 wall (undisturbed), ms, {case}")
+        for name in next(iter(by_beam.values())):
+            table.add_row(name, *(_cell(of_beam[name]) for of_beam in by_beam.values()))
+        Console().print(table)
 
 
 def _cell(value: float | dict[str, float]) -> str:
     if isinstance(value, dict):
-        return f"{value['p50_ms']:.1f}"
+        return f"{value['p50_ms']:.1f} ({value['undisturbed_p50_ms']:.1f})"
     return f"{value:.2f}"

@@ -1,5 +1,6 @@
 """What is searched: a catalogue of random SIDs, a network with random weights, contexts of several lengths."""
 
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import cache
 
@@ -34,15 +35,23 @@ class Sizes:
     catalogues: tuple[int, ...] = (28_000, 1_000_000)
     """SIDs."""
     beams: tuple[int, ...] = (32, 100)
-    threads: tuple[int, ...] = (2, 1)
+    threads: tuple[int, ...] = (1, 2)
+    """With two, each of many small operators waits for the slower thread: neighbours make that ten times slower."""
     histories: tuple[int, ...] = (256, 1_024, 5_000)
     """Interactions, shortest first; the longest comes a second time, with a lifecycle summary."""
     rounds: int = 200
     """Of our own searches."""
-    rival_threads: tuple[int, ...] = (2, 1)
+    rival_threads: tuple[int, ...] = (1, 2)
     rival_rounds: int = 11
-    rival_case_s: float = 60.0
-    """After which a case of the rivals begins no further round."""
+    case_s: float = 20.0
+    """After which a case begins no further round."""
+
+    def cases(self, threads: Iterable[int]) -> Iterator[tuple[int, int, int]]:
+        """Threads, SIDs and beam width of every case; the larger catalogues with the first number of threads alone."""
+        for number, num_threads in enumerate(threads):
+            for num_sids in self.catalogues[: 1 if number else None]:
+                for beam in self.beams:
+                    yield num_threads, num_sids, beam
 
 
 @dataclass(frozen=True)

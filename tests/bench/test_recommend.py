@@ -89,8 +89,9 @@ def test_counted_work_is_the_linear_layers_work() -> None:
     network = Network(config, HistoryConfig(), 3, 32)
     context = Encoder(network, histories_of(TINY)[-1])()
     one_row, two_rows = (floor.work_of(network, context, 2, beam) for beam in (0, 1))
-    block: DecoderBlock = network.decoder.blocks[0]  # type: ignore[assignment]
-    linear = [m.weight for n, m in block.named_modules() if isinstance(m, torch.nn.Linear)]
+    block = network.decoder.blocks[0]
+    assert isinstance(block, DecoderBlock)
+    linear = [m.weight for _, m in block.named_modules() if isinstance(m, torch.nn.Linear)]
     keys = 256 + 44 + 16
     of_keys = 3 * 2 * 16 * 16
     of_indexer = sum(p.numel() for n, p in block.indexer.named_parameters() if "bias" not in n)
