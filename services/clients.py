@@ -9,7 +9,7 @@ import grpc.aio
 
 from protos import admin_pb2, admin_pb2_grpc, recommender_pb2, recommender_pb2_grpc, state_pb2
 from protos.state_pb2_grpc import StateServiceStub
-from services.errors import DataLoss, InvalidRequest, NotFound, ServiceError, Unreachable
+from services.errors import DataLoss, InvalidRequest, NotFound, ServiceError, TimedOut, Unreachable
 from services.state_messages import (
     known_seen_to_wire,
     known_to_wire,
@@ -104,6 +104,14 @@ class StateClient(AbstractAsyncContextManager["StateClient"]):
         except grpc.RpcError as error:
             raise from_rpc_error(error, self._address) from error
         return reply.stored, reply.complete
+
+    async def report_failure(self, user_id: str, reason: str) -> None:
+        """Tell the owner that a user cannot be compressed. Raises Unreachable."""
+        request = state_pb2.ReportFailureRequest(user_id=user_id, reason=reason)
+        try:
+            await self._stub.ReportFailure(request, timeout=self._timeout_s)
+        except grpc.RpcError as error:
+            raise from_rpc_error(error, self._address) from error
 
 
 class StateClients:
@@ -252,7 +260,9 @@ def from_rpc_error(error: Any, address: str) -> Exception:
         return NotFound(text)
     if code is grpc.StatusCode.INVALID_ARGUMENT:
         return InvalidRequest(text)
-    if code in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED):
+    if code is grpc.StatusCode.DEADLINE_EXCEEDED:
+        return TimedOut(f"no answer from {address} in time: {text}")
+    if code is grpc.StatusCode.UNAVAILABLE:
         return Unreachable(f"no answer from {address}: {text}")
     if code is grpc.StatusCode.DATA_LOSS:
         return DataLoss(f"{address} found damage: {text}")

@@ -5,6 +5,7 @@ ServiceError
 ├── CannotListen        the address is taken or not ours
 ├── InvalidRequest      a caller's mistake
 ├── Unreachable         a service does not answer
+│   └── TimedOut        it may be alive, but said nothing in time
 ├── DataLoss            a service found stored bytes damaged
 ├── NotFound            a service answered that there is no such thing
 ├── LocalKafkaError     Kafka cannot be fetched or started here
@@ -30,6 +31,10 @@ class InvalidRequest(ServiceError):
 
 class Unreachable(ServiceError):
     """A service does not answer, or not in time."""
+
+
+class TimedOut(Unreachable):
+    """A service said nothing within the time that a call may take."""
 
 
 class DataLoss(ServiceError):

@@ -153,6 +153,7 @@ def _state_node(settings: Settings, bootstrap: str) -> StateNode:
         producer,
         topics.compression_jobs,
         config.address,
+        DeadLetters(producer, topics.compression_jobs, topics.dead_letters),
         settings.dispatch,
     )
     ingest = Ingest(
@@ -174,7 +175,8 @@ def _state_node(settings: Settings, bootstrap: str) -> StateNode:
         progress=consumer.progress,
         verdict=watchdog.verdict,
         stores=stores,
-        dirty_users=lambda: dispatcher.dirty_users,
+        backlog=dispatcher.backlog,
+        jobs=dispatcher.counters,
         checkpoint_created_at_ms=checkpoint_log.created_at_ms,
         checkpoint_failures=checkpoint_log.num_failures,
     )
@@ -209,9 +211,7 @@ def _state_node(settings: Settings, bootstrap: str) -> StateNode:
         partial(send_forget, producer, topics.interactions),
         checkpoints,
     )
-    service = StateService(
-        stores, topics.num_partitions, consumer.served, dispatcher.completed, dispatcher.wake
-    )
+    service = StateService(stores, topics.num_partitions, consumer.served, dispatcher)
     add_StateServiceServicer_to_server(service, server.server)
     add_AdminServiceServicer_to_server(AdminService(view), server.server)
     return node
