@@ -22,6 +22,8 @@ log = logging.getLogger(__name__)
 _REST_PER_SCAN = 4
 """A round over very many marks takes time; the next waits so many times as long."""
 
+_AT_ONCE = 10_000
+
 
 @dataclass(frozen=True)
 class _SentJob:
@@ -111,15 +113,22 @@ class JobDispatcher:
         self._wake.clear()
 
     async def _round(self, partitions: set[int]) -> None:
-        start_s = time.monotonic()
-        marks = await asyncio.to_thread(self._dirty_marks, partitions)
+        if self._owed.wants_marks(time.monotonic()):
+            await self._look(partitions)
         now_s = time.monotonic()
-        self._scan_s = now_s - start_s
-        self._owed.see(marks, now_s)
-        self._scanned = True
         await self._send(self._owed.due(now_s), now_s)
         for owed in self._owed.poisoned():
             await self._give_up(owed)
+
+    async def _look(self, partitions: set[int]) -> None:
+        start_s = time.monotonic()
+        changes = await asyncio.to_thread(lambda: self._owed.changes(self._dirty_marks(partitions)))
+        now_s = time.monotonic()
+        self._scan_s = now_s - start_s
+        for part in changes.parts(_AT_ONCE):
+            self._owed.see(part, now_s)
+            await asyncio.sleep(0)  # calls are answered in between
+        self._scanned = True
 
     async def _send(self, due: Sequence[Owed], now_s: float) -> None:
         """All of them, or StreamError: then they are due as before."""
@@ -149,7 +158,7 @@ class JobDispatcher:
         key, value = owed.user_id.encode(), self._job(owed)
         job = _SentJob(owed.partition, owed.offset, key, value)
         await self._letters.write([Rejected(job, reason)])
-        owed.resting = True
+        self._owed.rest(owed)
         self.counters["poisoned"] += 1
         log.error("user %r is not compressed any more: it %s", owed.user_id, reason)
 

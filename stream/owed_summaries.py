@@ -3,15 +3,17 @@
 What it is told comes from the store's dirty marks, which are the truth; all else is forgotten with the process.
 """
 
-import heapq
-from collections.abc import Iterable
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import islice
 
 from state.errors import ConfigError
 from state.user_store import DirtyMark
 
 _MAX_DOUBLINGS = 5
+"""Of the wait for a job that nothing is heard of."""
 _RETRY_GROWTH = 4
+"""Of the wait after a failure, from one to the next."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,16 +48,13 @@ class Owed:
     boundary: int
     since_s: float
     """When the mark was first seen: what has no time in the store counts from then."""
-    due_s: float
-    """When a job is to be sent, if nothing is heard until then."""
-    in_flight: bool = False
+    due_s: float = 0.0
+    """When a job is to be sent again, if nothing is heard until then."""
     sent: int = 0
     """Jobs since the last outcome."""
     failures: int = 0
     reason: str = ""
     """Of the last failure."""
-    resting: bool = False
-    """A dead letter tells of it; no more jobs at this boundary."""
     partition: int = 0
     """Of the newest job in its topic, as `offset`."""
     offset: int = 0
@@ -72,87 +71,146 @@ class Backlog:
     """How long the oldest mark has waited since this process first saw it, resting ones aside; 0 without any."""
 
 
+@dataclass(frozen=True)
+class Changes:
+    """In what the marks differ from what is known."""
+
+    marks: list[DirtyMark]
+    """New, or at another boundary."""
+    gone: list[str]
+
+    def parts(self, size: int) -> Iterator["Changes"]:
+        """The same in parts of at most `size` each, what is gone first."""
+        for start in range(0, len(self.gone), size):
+            yield Changes([], self.gone[start : start + size])
+        for start in range(0, len(self.marks), size):
+            yield Changes(self.marks[start : start + size], [])
+        yield Changes([], [])
+
+
 class OwedSummaries:
-    """Every method takes the time it is called at."""
+    """Nothing here but `changes` looks at all users: there may be millions. Methods take the time they are called at."""
 
     def __init__(self, config: DispatchConfig) -> None:
         """Nobody yet."""
         self._config = config
         self._owed: dict[str, Owed] = {}
+        self._waiting: dict[str, Owed] = {}
+        """For their first job, in the order in which they were seen."""
+        self._under_way: dict[str, Owed] = {}
+        """With a job, or to be tried again: at most `max_in_flight`, but for those that come back from rest."""
+        self._poisoned: dict[str, Owed] = {}
+        self._resting: dict[str, Owed] = {}
+        self._seen_at_s: float | None = None
 
-    def see(self, marks: Iterable[DirtyMark], now_s: float) -> None:
-        """These are all the marks there are. Who rests, or failed, begins anew where the boundary is another."""
-        known, self._owed = self._owed, {}
-        for mark in marks:
-            owed = known.get(mark.user_id)
+    def wants_marks(self, now_s: float) -> bool:
+        """Whether a look at the store is due: there is room for more than who waits here, or the last look is long ago."""
+        room = self._config.max_in_flight - len(self._under_way)
+        return (
+            self._seen_at_s is None
+            or len(self._waiting) <= room
+            or now_s - self._seen_at_s >= self._config.redispatch_after_s
+        )
+
+    def changes(self, marks: Sequence[DirtyMark]) -> Changes:
+        """`marks` are all there are. May run in another thread than everything else."""
+        known, users = self._owed, {mark.user_id for mark in marks}
+        gone = [user for user in list(known) if user not in users]
+        return Changes([mark for mark in marks if _is_news(mark, known.get(mark.user_id))], gone)
+
+    def see(self, changes: Changes, now_s: float) -> None:
+        """Who rests, or failed, begins anew where the boundary is another."""
+        self._seen_at_s = now_s
+        for user in changes.gone:
+            self.completed(user)
+        for mark in changes.marks:
+            owed = self._owed.get(mark.user_id)
             if owed is None:
-                owed = Owed(mark.user_id, mark.lifecycle_boundary, now_s, now_s)
-            elif owed.boundary != mark.lifecycle_boundary:
-                owed.boundary = mark.lifecycle_boundary
-                if owed.failures:
-                    owed.failures, owed.resting, owed.due_s = 0, False, now_s
-            self._owed[mark.user_id] = owed
+                owed = Owed(mark.user_id, mark.lifecycle_boundary, now_s)
+                self._owed[mark.user_id] = self._waiting[mark.user_id] = owed
+            owed.boundary = mark.lifecycle_boundary
+            if owed.failures:
+                self._try_again(owed, now_s)
 
     def due(self, now_s: float) -> list[Owed]:
         """Who is to get a job now, longest waiting first: one job per user until something is heard of it."""
-        waiting = [owed for owed in self._active() if owed.due_s <= now_s]
-        under_way = sum(owed.in_flight and owed.due_s > now_s for owed in self._owed.values())
-        room = max(0, self._config.max_in_flight - under_way)
-        return heapq.nsmallest(room, waiting, key=lambda owed: owed.since_s)
+        again = [owed for owed in self._under_way.values() if owed.due_s <= now_s]
+        room = max(0, self._config.max_in_flight - len(self._under_way))
+        return sorted([*again, *islice(self._waiting.values(), room)], key=lambda one: one.since_s)
 
     def send(self, owed: Owed, now_s: float) -> None:
         """A job is sent."""
         doublings = min(owed.sent, _MAX_DOUBLINGS)
-        owed.in_flight, owed.sent = True, owed.sent + 1
-        owed.due_s = now_s + self._config.redispatch_after_s * 2**doublings
+        owed.sent += 1
+        self._wait(owed, now_s + self._config.redispatch_after_s * 2**doublings)
 
     def unsend(self, owed: Owed, now_s: float) -> None:
         """The job did not reach its topic, or nobody knows."""
-        owed.in_flight, owed.sent, owed.due_s = False, owed.sent - 1, now_s
+        if owed.user_id in self._under_way:
+            owed.sent, owed.due_s = max(0, owed.sent - 1), now_s
 
     def progressed(self, user_id: str, now_s: float) -> None:
         """A worker handed in a part, and goes on with the next."""
         if owed := self._owed.get(user_id):
             owed.sent, owed.failures = 1, 0
-            owed.due_s = now_s + self._config.redispatch_after_s
+            self._wait(owed, now_s + self._config.redispatch_after_s)
 
     def released(self, user_id: str, now_s: float) -> None:
         """A worker stopped without a fault; a mark that is still there is due at once."""
         if owed := self._owed.get(user_id):
-            owed.in_flight, owed.sent, owed.due_s = False, 0, now_s
+            self._try_again(owed, now_s)
 
     def completed(self, user_id: str) -> None:
-        """The summary ends at the boundary; a mark seen from now on is a new one."""
+        """The summary ends at the boundary, or the user is gone; a mark seen from now on is a new one."""
         self._owed.pop(user_id, None)
+        self._leave(user_id)
 
     def failed(self, user_id: str, reason: str, now_s: float) -> None:
-        """A worker met an error with this user: tried again later, and ever later."""
-        if owed := self._owed.get(user_id):
-            owed.failures, owed.reason = owed.failures + 1, reason
-            owed.in_flight, owed.sent = False, 0
-            wait_s = self._config.interval_s * _RETRY_GROWTH ** min(owed.failures, 16)
-            owed.due_s = now_s + min(wait_s, self._config.redispatch_after_s)
+        """A worker met an error with this user: tried again later, and ever later, until it is poisoned."""
+        owed = self._owed.get(user_id)
+        if owed is None or user_id in self._poisoned or user_id in self._resting:
+            return
+        owed.sent, owed.failures, owed.reason = 0, owed.failures + 1, reason
+        wait_s = self._config.interval_s * _RETRY_GROWTH ** min(owed.failures, _MAX_DOUBLINGS)
+        self._wait(owed, now_s + min(wait_s, self._config.redispatch_after_s))
+        if owed.failures >= self._config.max_failures:
+            self._leave(user_id)
+            self._poisoned[user_id] = owed
 
     def poisoned(self) -> list[Owed]:
         """Who failed too often and does not rest yet: to be told as a dead letter first."""
-        return [
-            owed
-            for owed in self._owed.values()
-            if owed.failures >= self._config.max_failures and not owed.resting
-        ]
+        return list(self._poisoned.values())
+
+    def rest(self, owed: Owed) -> None:
+        """A dead letter tells of it: no more jobs at this boundary."""
+        if self._poisoned.pop(owed.user_id, None):
+            self._resting[owed.user_id] = owed
 
     def next_due_s(self, now_s: float) -> float | None:
-        """When the next one is due without anything being heard. Who is due already waits for room."""
-        return min((owed.due_s for owed in self._active() if owed.due_s > now_s), default=None)
+        """When the next one is due without anything being heard; None: nobody is."""
+        later = (owed.due_s for owed in self._under_way.values() if owed.due_s > now_s)
+        return min(later, default=None)
 
     def backlog(self, now_s: float) -> Backlog:
         """Counts and age."""
-        resting = sum(owed.resting for owed in self._owed.values())
-        oldest_s = min(
-            (owed.since_s for owed in self._owed.values() if not owed.resting), default=now_s
-        )
-        return Backlog(users=len(self._owed), resting=resting, oldest_s=now_s - oldest_s)
+        oldest_s = now_s
+        for owed in (*self._under_way.values(), *islice(self._waiting.values(), 1)):
+            oldest_s = min(oldest_s, owed.since_s)
+        return Backlog(users=len(self._owed), resting=len(self._resting), oldest_s=now_s - oldest_s)
 
-    def _active(self) -> Iterable[Owed]:
-        limit = self._config.max_failures
-        return (owed for owed in self._owed.values() if owed.failures < limit)
+    def _try_again(self, owed: Owed, now_s: float) -> None:
+        owed.sent, owed.failures = 0, 0
+        self._wait(owed, now_s)
+
+    def _wait(self, owed: Owed, until_s: float) -> None:
+        self._leave(owed.user_id)
+        owed.due_s = until_s
+        self._under_way[owed.user_id] = owed
+
+    def _leave(self, user_id: str) -> None:
+        for group in (self._waiting, self._under_way, self._poisoned, self._resting):
+            group.pop(user_id, None)
+
+
+def _is_news(mark: DirtyMark, owed: Owed | None) -> bool:
+    return owed is None or owed.boundary != mark.lifecycle_boundary

@@ -11,8 +11,15 @@ CONFIG = DispatchConfig(interval_s=1, redispatch_after_s=30, max_in_flight=2, ma
 
 def seeing(*users: str, now_s: float = 0.0, boundary: int = 6) -> OwedSummaries:
     owed = OwedSummaries(CONFIG)
-    owed.see([DirtyMark(user, boundary) for user in users], now_s)
+    see(owed, now_s, *users, boundary=boundary)
     return owed
+
+
+def see(owed: OwedSummaries, now_s: float, *users: str, boundary: int = 6) -> None:
+    """All the marks there are."""
+    changes = owed.changes([DirtyMark(user, boundary) for user in users])
+    for part in changes.parts(1):
+        owed.see(part, now_s)
 
 
 def send(owed: OwedSummaries, now_s: float) -> list[str]:
@@ -33,10 +40,10 @@ def fail(owed: OwedSummaries, user: str, now_s: float) -> float:
 def test_jobs_of_one_user_coalesce_until_something_is_heard() -> None:
     owed = seeing("ann")
     assert send(owed, 0) == ["ann"]
-    owed.see([DirtyMark("ann", 9)], 1)  # the boundary moved on: the worker goes on, too
+    see(owed, 1, "ann", boundary=9)  # the boundary moved on: the worker goes on, too
     assert send(owed, 29) == []
     owed.completed("ann")
-    owed.see([DirtyMark("ann", 12)], 29)
+    see(owed, 29, "ann", boundary=12)
     assert send(owed, 29) == ["ann"]
 
 
@@ -60,7 +67,7 @@ def test_progress_and_release() -> None:
 
 def test_who_waits_longest_goes_first_and_few_are_under_way() -> None:
     owed = seeing("z")
-    owed.see([DirtyMark(user, 6) for user in ("a", "b", "z")], 5)
+    see(owed, 5, "a", "b", "z")
     assert send(owed, 5) == ["z", "a"]
     assert send(owed, 6) == []
     owed.completed("a")
@@ -76,19 +83,49 @@ def test_too_many_failures_give_a_rest_until_the_boundary_moves() -> None:
     assert send(owed, 1_000) == []
     (ann,) = owed.poisoned()
     assert (ann.failures, ann.reason, ann.boundary) == (3, "on fire", 6)
-    ann.resting = True
+    owed.rest(ann)
     assert owed.poisoned() == []
     assert (owed.backlog(7).resting, owed.backlog(7).oldest_s) == (1, 0)
-    owed.see([DirtyMark("ann", 6)], 1_000)
+    see(owed, 1_000, "ann")
     assert send(owed, 1_000) == []
-    owed.see([DirtyMark("ann", 9)], 1_001)
+    see(owed, 1_001, "ann", boundary=9)
     assert send(owed, 1_001) == ["ann"]
     assert owed.backlog(1_001).resting == 0
 
 
+def test_a_replayed_job_ends_the_rest_when_it_goes_well() -> None:
+    owed = seeing("ann", "bob")
+    for user in ("ann", "bob"):
+        for _ in range(3):
+            owed.failed(user, "on fire", 0)
+    for each in owed.poisoned():
+        owed.rest(each)
+    owed.failed("ann", "still", 10)  # the replayed job
+    assert (owed.poisoned(), send(owed, 100)) == ([], [])
+    owed.progressed("ann", 100)
+    assert owed.backlog(100).resting == 1
+    assert send(owed, 130) == ["ann"]
+    owed.completed("bob")
+    assert owed.backlog(100).resting == 0
+
+
+def test_the_store_is_looked_at_when_there_is_room() -> None:
+    owed = OwedSummaries(CONFIG)
+    assert owed.wants_marks(0)
+    see(owed, 0, "a", "b", "c", "d")
+    assert send(owed, 0) == ["a", "b"]
+    assert not owed.wants_marks(1)
+    assert owed.wants_marks(30)
+    owed.completed("a")
+    owed.completed("b")
+    assert send(owed, 1) == ["c", "d"]
+    owed.completed("c")
+    assert owed.wants_marks(1)
+
+
 def test_what_is_not_marked_is_nobody() -> None:
     owed = seeing("ann")
-    owed.see([], 1)
+    see(owed, 1)
     for tell in (owed.progressed, owed.released):
         tell("ann", 1)
     owed.failed("ann", "late", 1)
@@ -99,7 +136,7 @@ def test_what_is_not_marked_is_nobody() -> None:
 
 def test_a_retry_waits_no_longer_than_a_lost_job() -> None:
     owed = OwedSummaries(DispatchConfig(max_failures=50))
-    owed.see([DirtyMark("ann", 6)], 0)
+    see(owed, 0, "ann")
     waits = [fail(owed, "ann", 0) for _ in range(20)]
     assert waits[:4] == [1, 4, 16, 30]
     assert waits[-1] == 30
