@@ -24,6 +24,7 @@ from state.key_value_store import StoreFigures
 from state.partition_stores import PartitionStores
 from stream.histogram import Histogram
 from stream.ingest import PollHistograms
+from stream.owed_summaries import Backlog
 from stream.phases import Phase
 from stream.progress import Progress
 from stream.watchdog import Verdict
@@ -73,10 +74,24 @@ _STORE_GAUGES = {
     ),
     "keys": ("keys", "Keys, estimated; a user has several."),
 }
+_BACKLOG_GAUGES = {
+    "users": ("dirty_users", "Users owed a summary."),
+    "resting": ("dirty_resting_users", "Users of these that failed too often."),
+    "oldest_s": (
+        "dirty_oldest_seconds",
+        "How long the oldest mark has waited since this process first saw it.",
+    ),
+}
+_JOB_COUNTERS = {
+    "sent": ("compression_jobs_sent", "Jobs put into their topic."),
+    "resent": ("compression_jobs_resent", "Jobs of these for users that had one without success."),
+    "poisoned": ("compression_poisoned_users", "Users that failed too often, now dead letters."),
+}
 _COMPRESSION_COUNTERS = {
     "stored": ("summaries", "Summaries that an owner stored."),
     "stale": ("stale_summaries", "Summaries that an owner refused, as another was there first."),
-    "failed": ("failed_jobs", "Jobs that failed; the owner asks again."),
+    "failed": ("failed_jobs", "Jobs that met an error, of which the owner was told."),
+    "unreachable": ("unreachable_jobs", "Jobs whose owner was not to be reached."),
     "chunks": ("chunks", "Chunks compressed."),
 }
 
@@ -121,7 +136,10 @@ class StateNodeCollector(Collector):
     progress: Progress
     verdict: Callable[[], Verdict]
     stores: PartitionStores
-    dirty_users: Callable[[], int | None]
+    backlog: Callable[[], Backlog | None]
+    """Of compression; None while not known."""
+    jobs: Mapping[str, int]
+    """Of compression, counted by JobDispatcher."""
     checkpoint_created_at_ms: Callable[[int], int | None] = _no_checkpoint
     """When the newest checkpoint of a partition was made; None where there is none."""
     checkpoint_failures: Callable[[int], int | None] = _no_checkpoint
@@ -147,7 +165,14 @@ class StateNodeCollector(Collector):
         yield _gauge(
             "broker_reachable", "1 when Kafka said lately where the logs end.", {(): reachable}
         )
-        yield _gauge("dirty_users", "Users owed a summary.", {(): self.dirty_users()})
+        yield from self._compression()
+
+    def _compression(self) -> Iterator[Metric]:
+        backlog = self.backlog()
+        for field, (name, meaning) in _BACKLOG_GAUGES.items():
+            yield _gauge(name, meaning, {(): getattr(backlog, field, None)})
+        for counter, (name, meaning) in _JOB_COUNTERS.items():
+            yield _counter(name, meaning, self.jobs.get(counter, 0))
 
     def _partitions(self) -> Iterator[Metric]:
         phases = self.phases()

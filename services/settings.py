@@ -16,9 +16,9 @@ from state.checkpoint_config import CheckpointsConfig
 from state.errors import ConfigError
 from state.rocks_config import RocksConfig
 from state.segments import HistoryConfig
-from stream.compression_jobs import DispatchConfig
 from stream.consumer import ConsumerConfig
 from stream.decode import DecoderConfig
+from stream.owed_summaries import DispatchConfig
 from stream.topics import TopicsConfig
 from stream.watchdog import LivenessConfig
 

@@ -96,7 +96,7 @@ async def run_compression_worker(settings: Settings, stop: asyncio.Event) -> Non
         executor,
         config.concurrency,
         config.max_chunks,
-        client_credentials(settings.tls),
+        credentials=client_credentials(settings.tls),
     )
     app = CompressionApp(
         CompressionAppConfig(
@@ -199,6 +199,7 @@ def _state_node(settings: Settings, bootstrap: str) -> StateNode:
         producer,
         topics.compression_jobs,
         config.address,
+        DeadLetters(producer, topics.compression_jobs, topics.dead_letters),
         settings.dispatch,
     )
     ingest = Ingest(
@@ -220,7 +221,8 @@ def _state_node(settings: Settings, bootstrap: str) -> StateNode:
         progress=consumer.progress,
         verdict=watchdog.verdict,
         stores=stores,
-        dirty_users=lambda: dispatcher.dirty_users,
+        backlog=dispatcher.backlog,
+        jobs=dispatcher.counters,
         checkpoint_created_at_ms=checkpoint_log.created_at_ms,
         checkpoint_failures=checkpoint_log.num_failures,
     )
@@ -255,9 +257,7 @@ def _state_node(settings: Settings, bootstrap: str) -> StateNode:
         partial(send_forget, producer, topics.interactions),
         checkpoints,
     )
-    service = StateService(
-        stores, topics.num_partitions, consumer.served, dispatcher.completed, dispatcher.wake
-    )
+    service = StateService(stores, topics.num_partitions, consumer.served, dispatcher)
     add_StateServiceServicer_to_server(service, server.server)
     add_AdminServiceServicer_to_server(AdminService(view), server.server)
     return node

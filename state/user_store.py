@@ -208,7 +208,7 @@ class UserStore:
         return True
 
     def clear_if_complete(self, user_id: str, bundle_version: str) -> None:
-        """Take back a mark that no worker of this bundle has work for: its summary ends at the boundary."""
+        """Take back a mark that no worker of this bundle has work for: nothing is kept between summary and boundary."""
         prefix = keys.user_prefix(user_id.encode())
         with self._write_lock:
             head, summary = self._store.get(
@@ -216,8 +216,10 @@ class UserStore:
             )
             if head is None:
                 return
+            meta, _ = decode_head(head)
             end = decode_summary(summary, bundle_version).boundary if summary else 0
-            if end == decode_head(head)[0].lifecycle_boundary:
+            # What left the history before it was compressed is not to be had any more.
+            if max(end, meta.first_position) >= meta.lifecycle_boundary:
                 batch = Batch()
                 batch.delete(Family.SYSTEM, keys.dirty_key(user_id.encode()))
                 self._store.write(batch)

@@ -48,7 +48,8 @@ class FakeOwner:
         default_factory=lambda: PartitionStores(lambda _: MemoryStore(), SMALL)
     )
     assigned: set[int] = field(default_factory=lambda: set(range(NUM_PARTITIONS)))
-    summaries_for: list[str] = field(default_factory=list)
+    outcomes: list[str] = field(default_factory=list)
+    """What became of jobs."""
     wakes: int = 0
     deleted: list[str] = field(default_factory=list)
     stuck_at: int | None = None
@@ -64,6 +65,18 @@ class FakeOwner:
 
     def wake(self) -> None:
         self.wakes += 1
+
+    def progressed(self, user_id: str) -> None:
+        self.outcomes.append(f"{user_id} progressed")
+
+    def released(self, user_id: str) -> None:
+        self.outcomes.append(f"{user_id} released")
+
+    def completed(self, user_id: str) -> None:
+        self.outcomes.append(f"{user_id} completed")
+
+    def failed(self, user_id: str, reason: str) -> None:
+        self.outcomes.append(f"{user_id} failed: {reason}")
 
     async def delete(self, user: str) -> None:
         """As if the deletion went through the log."""
@@ -100,9 +113,7 @@ class FakeOwner:
         """The address of the running services."""
         names = ["gemstream.v1.StateService", "gemstream.v1.AdminService"]
         server = GrpcServer("127.0.0.1:0", names, credentials, tracing)
-        service = StateService(
-            self.stores, NUM_PARTITIONS, lambda: self.assigned, self.summaries_for.append, self.wake
-        )
+        service = StateService(self.stores, NUM_PARTITIONS, lambda: self.assigned, self)
         node = NodeView(
             self.stores,
             NUM_PARTITIONS,
