@@ -3,6 +3,7 @@
 from collections import Counter
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
@@ -12,7 +13,7 @@ from model.decoder import Context
 from model.errors import ModelConfigError
 from model.features import to_tensors
 from model.layers import Segment
-from model.query import Mask, Query, Recommended
+from model.query import ItemIds, Mask, Query, Recommended
 from model.ranking import rank_items
 from model.repeat_features import repeat_candidates
 from model.repeats import RepeatMixture
@@ -114,6 +115,18 @@ class Recommender:
         return [
             self._recommended(int(index), float(self._log_share[index]))
             for index in best[: query.k]
+        ]
+
+    def pick(
+        self, item_ids: ItemIds, scores: npt.NDArray[np.float64], query: Query
+    ) -> list[Recommended]:
+        """At most `query.k` of the items named, in their order: those that are known and may be recommended."""
+        catalogue = self.bundle.catalogue
+        blocked, places = query.filter.blocked(catalogue), catalogue.find(item_ids)
+        fine = places >= 0 if blocked is None else (places >= 0) & ~blocked[places]
+        return [
+            self._recommended(int(places[i]), float(scores[i]))
+            for i in np.flatnonzero(fine)[: query.k]
         ]
 
     def _context(self, state: UserState) -> Context:

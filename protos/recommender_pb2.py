@@ -25,27 +25,27 @@ _sym_db = _symbol_database.Default()
 from protos import item_pb2 as protos_dot_item__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x18protos/recommender.proto\x12\x0cgemstream.v1\x1a\x11protos/item.proto\"\\\n\x10RecommendRequest\x12\x0f\n\x07user_id\x18\x01 \x01(\t\x12\t\n\x01k\x18\x02 \x01(\r\x12\x18\n\x10\x65xclude_item_ids\x18\x03 \x03(\x04\x12\x12\n\nbeam_width\x18\x04 \x01(\r\"\x99\x02\n\x11RecommendResponse\x12,\n\x05items\x18\x01 \x03(\x0b\x32\x1d.gemstream.v1.RecommendedItem\x12$\n\x06source\x18\x02 \x01(\x0e\x32\x14.gemstream.v1.Source\x12\x15\n\rstate_version\x18\x03 \x01(\x04\x12\x16\n\x0e\x62undle_version\x18\x04 \x01(\t\x12*\n\tfreshness\x18\x05 \x01(\x0b\x32\x17.gemstream.v1.Freshness\x12(\n\x08segments\x18\x06 \x01(\x0b\x32\x16.gemstream.v1.Segments\x12+\n\x08\x64\x65graded\x18\x07 \x03(\x0e\x32\x19.gemstream.v1.Degradation\"O\n\x0fRecommendedItem\x12 \n\x04item\x18\x01 \x01(\x0b\x32\x12.gemstream.v1.Item\x12\r\n\x05score\x18\x02 \x01(\x01\x12\x0b\n\x03sid\x18\x03 \x03(\r\">\n\tFreshness\x12\x1c\n\x14newest_event_time_ms\x18\x01 \x01(\x03\x12\x13\n\x0bsummary_lag\x18\x02 \x01(\x04\"?\n\x08Segments\x12\x0e\n\x06recent\x18\x01 \x01(\x04\x12\x10\n\x08mid_term\x18\x02 \x01(\x04\x12\x11\n\tlifecycle\x18\x03 \x01(\x04*I\n\x06Source\x12\x16\n\x12SOURCE_UNSPECIFIED\x10\x00\x12\x13\n\x0fSOURCE_PERSONAL\x10\x01\x12\x12\n\x0eSOURCE_POPULAR\x10\x02*\x8e\x01\n\x0b\x44\x65gradation\x12\x1b\n\x17\x44\x45GRADATION_UNSPECIFIED\x10\x00\x12!\n\x1d\x44\x45GRADATION_STATE_UNAVAILABLE\x10\x01\x12\x1f\n\x1b\x44\x45GRADATION_SUMMARY_MISSING\x10\x02\x12\x1e\n\x1a\x44\x45GRADATION_SUMMARY_BEHIND\x10\x03\x32\x62\n\x12RecommenderService\x12L\n\tRecommend\x12\x1e.gemstream.v1.RecommendRequest\x1a\x1f.gemstream.v1.RecommendResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x18protos/recommender.proto\x12\x0cgemstream.v1\x1a\x11protos/item.proto\"\\\n\x10RecommendRequest\x12\x0f\n\x07user_id\x18\x01 \x01(\t\x12\t\n\x01k\x18\x02 \x01(\r\x12\x18\n\x10\x65xclude_item_ids\x18\x03 \x03(\x04\x12\x12\n\nbeam_width\x18\x04 \x01(\r\"\x99\x02\n\x11RecommendResponse\x12,\n\x05items\x18\x01 \x03(\x0b\x32\x1d.gemstream.v1.RecommendedItem\x12$\n\x06source\x18\x02 \x01(\x0e\x32\x14.gemstream.v1.Source\x12\x15\n\rstate_version\x18\x03 \x01(\x04\x12\x16\n\x0e\x62undle_version\x18\x04 \x01(\t\x12*\n\tfreshness\x18\x05 \x01(\x0b\x32\x17.gemstream.v1.Freshness\x12(\n\x08segments\x18\x06 \x01(\x0b\x32\x16.gemstream.v1.Segments\x12+\n\x08\x64\x65graded\x18\x07 \x03(\x0e\x32\x19.gemstream.v1.Degradation\"u\n\x0fRecommendedItem\x12 \n\x04item\x18\x01 \x01(\x0b\x32\x12.gemstream.v1.Item\x12\r\n\x05score\x18\x02 \x01(\x01\x12\x0b\n\x03sid\x18\x03 \x03(\r\x12$\n\x06source\x18\x04 \x01(\x0e\x32\x14.gemstream.v1.Source\">\n\tFreshness\x12\x1c\n\x14newest_event_time_ms\x18\x01 \x01(\x03\x12\x13\n\x0bsummary_lag\x18\x02 \x01(\x04\"?\n\x08Segments\x12\x0e\n\x06recent\x18\x01 \x01(\x04\x12\x10\n\x08mid_term\x18\x02 \x01(\x04\x12\x11\n\tlifecycle\x18\x03 \x01(\x04*^\n\x06Source\x12\x16\n\x12SOURCE_UNSPECIFIED\x10\x00\x12\x13\n\x0fSOURCE_PERSONAL\x10\x01\x12\x12\n\x0eSOURCE_POPULAR\x10\x02\x12\x13\n\x0fSOURCE_TRENDING\x10\x03*\x8e\x01\n\x0b\x44\x65gradation\x12\x1b\n\x17\x44\x45GRADATION_UNSPECIFIED\x10\x00\x12!\n\x1d\x44\x45GRADATION_STATE_UNAVAILABLE\x10\x01\x12\x1f\n\x1b\x44\x45GRADATION_SUMMARY_MISSING\x10\x02\x12\x1e\n\x1a\x44\x45GRADATION_SUMMARY_BEHIND\x10\x03\x32\x62\n\x12RecommenderService\x12L\n\tRecommend\x12\x1e.gemstream.v1.RecommendRequest\x1a\x1f.gemstream.v1.RecommendResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'protos.recommender_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_SOURCE']._serialized_start=649
-  _globals['_SOURCE']._serialized_end=722
-  _globals['_DEGRADATION']._serialized_start=725
-  _globals['_DEGRADATION']._serialized_end=867
+  _globals['_SOURCE']._serialized_start=687
+  _globals['_SOURCE']._serialized_end=781
+  _globals['_DEGRADATION']._serialized_start=784
+  _globals['_DEGRADATION']._serialized_end=926
   _globals['_RECOMMENDREQUEST']._serialized_start=61
   _globals['_RECOMMENDREQUEST']._serialized_end=153
   _globals['_RECOMMENDRESPONSE']._serialized_start=156
   _globals['_RECOMMENDRESPONSE']._serialized_end=437
   _globals['_RECOMMENDEDITEM']._serialized_start=439
-  _globals['_RECOMMENDEDITEM']._serialized_end=518
-  _globals['_FRESHNESS']._serialized_start=520
-  _globals['_FRESHNESS']._serialized_end=582
-  _globals['_SEGMENTS']._serialized_start=584
-  _globals['_SEGMENTS']._serialized_end=647
-  _globals['_RECOMMENDERSERVICE']._serialized_start=869
-  _globals['_RECOMMENDERSERVICE']._serialized_end=967
+  _globals['_RECOMMENDEDITEM']._serialized_end=556
+  _globals['_FRESHNESS']._serialized_start=558
+  _globals['_FRESHNESS']._serialized_end=620
+  _globals['_SEGMENTS']._serialized_start=622
+  _globals['_SEGMENTS']._serialized_end=685
+  _globals['_RECOMMENDERSERVICE']._serialized_start=928
+  _globals['_RECOMMENDERSERVICE']._serialized_end=1026
 # @@protoc_insertion_point(module_scope)

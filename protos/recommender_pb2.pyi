@@ -13,6 +13,7 @@ class Source(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     SOURCE_UNSPECIFIED: _ClassVar[Source]
     SOURCE_PERSONAL: _ClassVar[Source]
     SOURCE_POPULAR: _ClassVar[Source]
+    SOURCE_TRENDING: _ClassVar[Source]
 
 class Degradation(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     __slots__ = ()
@@ -23,6 +24,7 @@ class Degradation(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
 SOURCE_UNSPECIFIED: Source
 SOURCE_PERSONAL: Source
 SOURCE_POPULAR: Source
+SOURCE_TRENDING: Source
 DEGRADATION_UNSPECIFIED: Degradation
 DEGRADATION_STATE_UNAVAILABLE: Degradation
 DEGRADATION_SUMMARY_MISSING: Degradation
@@ -59,14 +61,16 @@ class RecommendResponse(_message.Message):
     def __init__(self, items: _Optional[_Iterable[_Union[RecommendedItem, _Mapping]]] = ..., source: _Optional[_Union[Source, str]] = ..., state_version: _Optional[int] = ..., bundle_version: _Optional[str] = ..., freshness: _Optional[_Union[Freshness, _Mapping]] = ..., segments: _Optional[_Union[Segments, _Mapping]] = ..., degraded: _Optional[_Iterable[_Union[Degradation, str]]] = ...) -> None: ...
 
 class RecommendedItem(_message.Message):
-    __slots__ = ("item", "score", "sid")
+    __slots__ = ("item", "score", "sid", "source")
     ITEM_FIELD_NUMBER: _ClassVar[int]
     SCORE_FIELD_NUMBER: _ClassVar[int]
     SID_FIELD_NUMBER: _ClassVar[int]
+    SOURCE_FIELD_NUMBER: _ClassVar[int]
     item: _item_pb2.Item
     score: float
     sid: _containers.RepeatedScalarFieldContainer[int]
-    def __init__(self, item: _Optional[_Union[_item_pb2.Item, _Mapping]] = ..., score: _Optional[float] = ..., sid: _Optional[_Iterable[int]] = ...) -> None: ...
+    source: Source
+    def __init__(self, item: _Optional[_Union[_item_pb2.Item, _Mapping]] = ..., score: _Optional[float] = ..., sid: _Optional[_Iterable[int]] = ..., source: _Optional[_Union[Source, str]] = ...) -> None: ...
 
 class Freshness(_message.Message):
     __slots__ = ("newest_event_time_ms", "summary_lag")

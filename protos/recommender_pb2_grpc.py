@@ -47,7 +47,8 @@ class RecommenderServiceServicer:
     def Recommend(self, request, context):
         """Generates semantic IDs from the user's state and resolves them to items, best first.
         INVALID_ARGUMENT: empty or oversized user id, k outside 1..500, beam width outside 0..1000.
-        A user without state, or whose state cannot be read now, gets popular items and a `source` that says so.
+        A user without state, or whose state cannot be read now, gets what trends, then popular items, and a `source` that
+        says so.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

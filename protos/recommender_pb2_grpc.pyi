@@ -34,7 +34,8 @@ class RecommenderServiceStub:
     Recommend: _grpc.UnaryUnaryMultiCallable[_recommender_pb2.RecommendRequest, _recommender_pb2.RecommendResponse]
     """Generates semantic IDs from the user's state and resolves them to items, best first.
     INVALID_ARGUMENT: empty or oversized user id, k outside 1..500, beam width outside 0..1000.
-    A user without state, or whose state cannot be read now, gets popular items and a `source` that says so.
+    A user without state, or whose state cannot be read now, gets what trends, then popular items, and a `source` that
+    says so.
     """
 
 @_typing.type_check_only
@@ -43,7 +44,8 @@ class RecommenderServiceAsyncStub(RecommenderServiceStub):
     Recommend: _aio.UnaryUnaryMultiCallable[_recommender_pb2.RecommendRequest, _recommender_pb2.RecommendResponse]  # type: ignore[assignment]
     """Generates semantic IDs from the user's state and resolves them to items, best first.
     INVALID_ARGUMENT: empty or oversized user id, k outside 1..500, beam width outside 0..1000.
-    A user without state, or whose state cannot be read now, gets popular items and a `source` that says so.
+    A user without state, or whose state cannot be read now, gets what trends, then popular items, and a `source` that
+    says so.
     """
 
 class RecommenderServiceServicer(metaclass=_abc_1.ABCMeta):
@@ -55,7 +57,8 @@ class RecommenderServiceServicer(metaclass=_abc_1.ABCMeta):
     ) -> _typing.Union[_recommender_pb2.RecommendResponse, _abc.Awaitable[_recommender_pb2.RecommendResponse]]:
         """Generates semantic IDs from the user's state and resolves them to items, best first.
         INVALID_ARGUMENT: empty or oversized user id, k outside 1..500, beam width outside 0..1000.
-        A user without state, or whose state cannot be read now, gets popular items and a `source` that says so.
+        A user without state, or whose state cannot be read now, gets what trends, then popular items, and a `source` that
+        says so.
         """
 
 def add_RecommenderServiceServicer_to_server(servicer: RecommenderServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Protocol, TypeVar
 
 from model.query import Query, Recommended
+from services.cold_start import ColdStart, Picker
 from state.segments import HistoryConfig
 from state.user_state import UserMeta, UserState
 
@@ -34,7 +35,7 @@ class Generated:
 
     items: Sequence[Recommended]
     view: UserView | None
-    """None: nothing is known of the user, the items are what is popular."""
+    """None: nothing is known of the user, the items are what trends or is popular."""
     bundle_version: str
     timings_ms: dict[str, float] = field(default_factory=dict)
     """Where the time went, by stage."""
@@ -48,7 +49,7 @@ class UserReader(Protocol):
         ...
 
 
-class Recommender(Protocol):
+class Recommender(Picker, Protocol):
     """What recommends from a state; model.recommender.Recommender is one."""
 
     @property
@@ -60,17 +61,20 @@ class Recommender(Protocol):
         """At most `query.k` items for a user, best first."""
         ...
 
-    def popular(self, query: Query) -> Sequence[Recommended]:
-        """At most `query.k` items that everybody takes."""
-        ...
-
 
 class Generator:
     """One request at a time goes through the network, off the event loop."""
 
-    def __init__(self, recommender: Recommender, users: UserReader, executor: Executor) -> None:
-        """`executor` runs the network."""
+    def __init__(
+        self,
+        recommender: Recommender,
+        users: UserReader,
+        executor: Executor,
+        cold_start: ColdStart | None = None,
+    ) -> None:
+        """`executor` runs the network; without `cold_start` nothing trends."""
         self._recommender = recommender
+        self._cold_start = cold_start or ColdStart(recommender)
         self._users = users
         self._executor = executor
 
@@ -80,13 +84,17 @@ class Generator:
         return self._recommender.bundle_version
 
     async def recommend(self, user_id: str, query: Query) -> Generated:
-        """The best items for a user; popular ones for a user without state. Raises Unreachable, DataLoss."""
+        """The best items for a user; what trends for a user without state. Raises Unreachable, DataLoss."""
         started_s = time.perf_counter()
         state = await self._users.read_user(user_id, self.bundle_version)
         if state is None:
             return await self.popular(query)
         read_s = time.perf_counter()
-        items = await self._run(lambda: self._recommender.recommend(state, query))
+        items = await self._run(
+            lambda: self._cold_start.fill(
+                query, self._recommender.recommend(state, query), state.meta.length
+            )
+        )
         timings_ms = {
             "read": (read_s - started_s) * 1e3,
             "generate": (time.perf_counter() - read_s) * 1e3,
@@ -99,8 +107,8 @@ class Generator:
         )
 
     async def popular(self, query: Query) -> Generated:
-        """What everybody takes."""
-        items = await self._run(lambda: self._recommender.popular(query))
+        """What trends, then what everybody takes."""
+        items = await self._run(lambda: self._cold_start.fill(query, [], 0))
         return Generated(items=items, view=None, bundle_version=self.bundle_version)
 
     def _view(self, state: UserState) -> UserView:

@@ -18,6 +18,8 @@ class InferenceNode:
     endpoints: HttpServer
     follow_owners: Callable[[], Coroutine[None, None, None]] | None
     """Keeps `users` informed who serves whom; None where one address is given."""
+    follow_trending: Callable[[], Coroutine[None, None, None]] | None
+    """Hears what trends; None without Kafka."""
 
     async def run(self, stop: asyncio.Event) -> None:
         """Serve until `stop` is set, then let calls finish. Raises CannotListen."""
@@ -25,11 +27,13 @@ class InferenceNode:
             with self.endpoints:
                 await self.server.start()
                 await self.server.set_serving(True)
-                following = (
-                    asyncio.create_task(self.follow_owners()) if self.follow_owners else None
-                )
+                following = [
+                    asyncio.create_task(follow())
+                    for follow in (self.follow_owners, self.follow_trending)
+                    if follow is not None
+                ]
                 await stop.wait()
                 await self.server.stop()
-                if following is not None:
-                    following.cancel()
-                    await asyncio.gather(following, return_exceptions=True)
+                for task in following:
+                    task.cancel()
+                await asyncio.gather(*following, return_exceptions=True)

@@ -5,7 +5,7 @@ from typing import Any, Protocol
 
 import grpc.aio
 
-from model.query import ItemFilter, Query, Recommended
+from model.query import ItemFilter, Query, Recommended, Source
 from protos import item_pb2, recommender_pb2, recommender_pb2_grpc
 from services.errors import DataLoss, InvalidRequest, Unreachable
 from services.generation import Generated, UserView
@@ -15,6 +15,12 @@ log = logging.getLogger(__name__)
 
 Context = grpc.aio.ServicerContext[Any, Any]
 Degradation = recommender_pb2.Degradation
+
+SOURCES = {
+    Source.PERSONAL: recommender_pb2.SOURCE_PERSONAL,
+    Source.TRENDING: recommender_pb2.SOURCE_TRENDING,
+    Source.POPULAR: recommender_pb2.SOURCE_POPULAR,
+}
 
 DEFAULT_K = 10
 MAX_K = 500
@@ -57,12 +63,13 @@ class RecommenderService(recommender_pb2_grpc.RecommenderServiceServicer):
         try:
             generated = await self._generator.recommend(request.user_id, query)
         except (Unreachable, DataLoss) as error:
-            log.warning("answering with popular items: %s", error)
+            log.warning("answering without the user's state: %s", error)
             response.degraded.append(Degradation.DEGRADATION_STATE_UNAVAILABLE)
             generated = await self._generator.popular(query)
         response.bundle_version = generated.bundle_version
         if generated.view is None:
-            response.source = recommender_pb2.SOURCE_POPULAR
+            first = generated.items[0].source if generated.items else Source.POPULAR
+            response.source = SOURCES[first]
         else:
             response.source = recommender_pb2.SOURCE_PERSONAL
             _describe(response, generated.view)
@@ -107,4 +114,5 @@ def _item(entry: Recommended) -> recommender_pb2.RecommendedItem:
         ),
         score=entry.score,
         sid=entry.sid,
+        source=SOURCES[entry.source],
     )

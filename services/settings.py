@@ -14,6 +14,7 @@ from stream.compression_jobs import DispatchConfig
 from stream.consumer import ConsumerConfig
 from stream.decode import DecoderConfig
 from stream.topics import TopicsConfig
+from stream.trending_counts import TrendingConfig
 from stream.watchdog import LivenessConfig
 
 KAFKA_VARIABLE = "GEMSTREAM_KAFKA"
@@ -65,6 +66,8 @@ class InferenceNodeConfig:
     exact_search: bool = False
     """Search ever wider until no other item can be better; takes up to a pass over the whole catalogue."""
     num_threads: int = 2
+    little_history: int = 5
+    """A user with fewer interactions gets a part of the answer from what trends."""
     metrics_listen: str = "127.0.0.1:9102"
     """As a state node's."""
 
@@ -83,8 +86,11 @@ class InferenceNodeConfig:
                 f"max_per_first_code is {self.max_per_first_code} and exact_search {self.exact_search}; "
                 "the first must be at least 1, and needs exact_search off"
             )
-        if self.num_threads < 1:
-            raise ConfigError(f"num_threads is {self.num_threads}; it must be at least 1")
+        if self.num_threads < 1 or self.little_history < 0:
+            raise ConfigError(
+                f"num_threads is {self.num_threads} and little_history {self.little_history}; "
+                "they must be at least 1 and 0"
+            )
         if self.state_timeout_s <= 0:
             raise ConfigError(f"state_timeout_s is {self.state_timeout_s}; it must be above 0")
 
@@ -113,8 +119,21 @@ class CompressionWorkerConfig:
 
 
 @dataclass(frozen=True, kw_only=True)
+class TrendingRoleConfig(TrendingConfig):
+    """What a process that counts needs besides."""
+
+    metrics_listen: str = "127.0.0.1:9104"
+    """As a state node's."""
+
+    def __post_init__(self) -> None:
+        """Check the limits and the address."""
+        super().__post_init__()
+        _check_metrics_address(self.metrics_listen)
+
+
+@dataclass(frozen=True, kw_only=True)
 class Settings:
-    """Everything the three roles need; each section belongs to the module that uses it."""
+    """Everything the roles need; each section belongs to the module that uses it."""
 
     bootstrap: str | None = None
     """Kafka's address; without one, a local broker is used."""
@@ -131,6 +150,7 @@ class Settings:
     state_node: StateNodeConfig = field(default_factory=StateNodeConfig)
     inference_node: InferenceNodeConfig = field(default_factory=InferenceNodeConfig)
     compression_worker: CompressionWorkerConfig = field(default_factory=CompressionWorkerConfig)
+    trending: TrendingRoleConfig = field(default_factory=TrendingRoleConfig)
 
 
 def load_settings(path: Path | None, overrides: dict[str, Any]) -> Settings:

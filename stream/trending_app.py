@@ -9,7 +9,7 @@ import asyncio
 import logging
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -28,6 +28,7 @@ log = logging.getLogger(__name__)
 _FEW_RECORDS = 2_000
 _PAUSE_S = 0.5
 """After a fetch of few records: the value of a window is written once for more of them."""
+_LOOK_EVERY_S = 5.0
 _PUBLISH_ANYWAY_S = 30.0
 """Readers hear so often of a partition in which nothing happens."""
 
@@ -42,8 +43,8 @@ class TrendingAppConfig:
     counts: str = "trending-counts"
     """The changelog of the table; as many partitions as `interactions`."""
     trending: str = "trending"
-    recovery_timeout_s: float = 300.0
-    """A table that is not read back by then never will be."""
+    stall_after_s: float = 120.0
+    """A partition that has events and is not counted for so long ends the app."""
 
     def __post_init__(self) -> None:
         """Raise ConfigError for empty names."""
@@ -67,13 +68,15 @@ class TrendingApp:
         self._app: Any = None
         self._table: Any = None
         self._trending: Any = None
-        self._decoder: Decoder | None = None
+        self._decoder: Decoder
         self._counts: dict[int, PartitionCounts] = {}
         """What the table holds, ready to be added to."""
         self._next_offsets: dict[int, int] = {}
+        """Of each partition, what is counted, once something was."""
+        self._stall = StallDetector(config.stall_after_s)
         self._published: dict[int, tuple[int, float]] = {}
         """Of each partition, the offset it was counted up to and when that was."""
-        self._publisher: asyncio.Task[None] | None = None
+        self._tasks: list[asyncio.Task[None]] = []
         self.counters: Counter[str] = Counter()
 
     async def start(self) -> None:
@@ -110,13 +113,16 @@ class TrendingApp:
         app.agent(events, name="count")(self._take)
         app.finalize()
         await app.start()
-        self._publisher = asyncio.create_task(self._publish_for_ever())
+        self._tasks = [
+            asyncio.create_task(self._publish_for_ever()),
+            asyncio.create_task(self._watch_for_ever()),
+        ]
 
     async def stop(self) -> None:
         """Finish the batch at hand, commit and leave the group."""
-        if self._publisher is not None:
-            self._publisher.cancel()
-            await asyncio.gather(self._publisher, return_exceptions=True)
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
         if self._app is not None:
             await self._app.stop()
 
@@ -126,14 +132,12 @@ class TrendingApp:
         return self._app is not None and self._app.started and bool(self._partitions())
 
     def lag_records(self) -> dict[int, int]:
-        """Of each partition of ours, the events that are not counted yet, as far as the last fetch knew."""
-        lags = {}
-        for tp in self._app.assignor.assigned_actives() if self._app is not None else ():
-            if tp.topic == self._config.interactions and tp.partition in self._next_offsets:
-                end = self._app.consumer.highwater(tp)
-                if end is not None:
-                    lags[tp.partition] = max(0, end - self._next_offsets[tp.partition])
-        return lags
+        """Of each partition of ours, the events that are not counted yet; some seconds old."""
+        return {
+            partition: max(0, end - self._next_offsets[partition])
+            for partition, end in self._stall.ends.items()
+            if partition in self._next_offsets
+        }
 
     async def wait(self) -> None:
         """Return after `stop`. Raises WorkerCrashed when Faust died: end the process then."""
@@ -149,11 +153,7 @@ class TrendingApp:
     def _partitions(self) -> set[int]:
         """Those that are ours and counted."""
         ours = self._app.assignor.assigned_actives()
-        return {
-            tp.partition
-            for tp in ours
-            if tp.topic == self._config.interactions and tp.partition in self._counts
-        }
+        return {tp.partition for tp in ours if self._is_source(tp) and tp.partition in self._counts}
 
     async def _read_table_or_crash(self) -> None:
         """Faust would pass over an error."""
@@ -184,7 +184,6 @@ class TrendingApp:
             raise
 
     async def _count(self, partition: int, records: Sequence[Record]) -> None:
-        assert self._decoder is not None
         decoded = self._decoder.decode(partition, records)
         arrivals, now_ms = decoded.arrivals, self._now_ms()
         counts = self._counts[partition]
@@ -204,21 +203,32 @@ class TrendingApp:
         return partition, self._table.window.current(start_ms / 1_000)
 
     async def _publish_for_ever(self) -> None:
-        waited_since_s = time.monotonic()
         while True:
             await asyncio.sleep(self._counting.publish_interval_s)
-            now_s = time.monotonic()
-            if self._partitions() or not self._app.assignor.assigned_actives():
-                waited_since_s = now_s
-            elif now_s - waited_since_s > self._config.recovery_timeout_s:
-                await self._app.crash(
-                    TimeoutError(f"the table was not read in {now_s - waited_since_s:.0f} s")
-                )
             try:
                 for partition in sorted(self._partitions()):
-                    await self._publish(partition, now_s)
+                    await self._publish(partition, time.monotonic())
             except Exception:  # a lost record is followed by another one
                 log.exception("not published, will try again")
+
+    async def _watch_for_ever(self) -> None:
+        """Faust is known to stop without a word: in the recovery of a table, or after a rebalance."""
+        while True:
+            await asyncio.sleep(_LOOK_EVERY_S)
+            ours = {tp for tp in self._app.assignor.assigned_actives() if self._is_source(tp)}
+            try:
+                ends = await self._app.consumer.highwaters(*ours) if ours else {}
+            except Exception as error:  # while the broker is away nothing can be said
+                log.warning("cannot ask where the logs end: %r", error)
+                continue
+            known = {tp.partition: end for tp, end in ends.items() if end is not None}
+            stalled = self._stall.look(known, self._next_offsets, time.monotonic())
+            if stalled:
+                log.error("partitions %s have events, and nothing is counted", sorted(stalled))
+                await self._app.crash(TimeoutError(f"nothing is counted in {sorted(stalled)}"))
+
+    def _is_source(self, tp: Any) -> bool:
+        return bool(tp.topic == self._config.interactions)
 
     async def _publish(self, partition: int, now_s: float) -> None:
         """What trends in a partition, where there is news."""
@@ -233,6 +243,32 @@ class TrendingApp:
         await sent
         self._published[partition] = next_offset, now_s
         self.counters["published"] += 1
+
+
+class StallDetector:
+    """Finds partitions that have events, while nothing of them is counted. Pure."""
+
+    def __init__(self, stall_after_s: float) -> None:
+        """How long that may last."""
+        self._stall_after_s = stall_after_s
+        self._since: dict[int, tuple[int, float]] = {}
+        """Of each partition, how far it was and since when; before anything is counted, as far as its log was then."""
+        self.ends: dict[int, int] = {}
+        """Where the logs of our partitions ended lately."""
+
+    def look(
+        self, ends: Mapping[int, int], next_offsets: Mapping[int, int], now_s: float
+    ) -> set[int]:
+        """Those that are stalled, given where logs end and up to where they are counted."""
+        self.ends = dict(ends)
+        since: dict[int, tuple[int, float]] = {}
+        for partition, end in ends.items():
+            reached, at_s = self._since.get(partition, (end, now_s))
+            reached = next_offsets.get(partition, reached)
+            same = self._since.get(partition, (-1, 0.0))[0] == reached
+            since[partition] = (reached, at_s) if same and end > reached else (reached, now_s)
+        self._since = since
+        return {p for p, (_, at_s) in since.items() if now_s - at_s >= self._stall_after_s}
 
 
 class _Fetched:
@@ -257,7 +293,7 @@ def _consumer_of_batches(topic: str) -> type[driver.Consumer]:
     One stream takes these in order, so the newest one that is done says what to commit, whatever offsets lie between.
     """
 
-    class BatchConsumer(driver.Consumer):  # type: ignore[misc]  # Faust is not typed
+    class BatchConsumer(driver.Consumer):
         async def _getmany(self, active_partitions: Any, timeout: float) -> Any:
             fetched = await super()._getmany(active_partitions, timeout)
             batches = {tp: records for tp, records in fetched.items() if tp.topic == topic}
@@ -281,7 +317,7 @@ def _consumer_of_batches(topic: str) -> type[driver.Consumer]:
 
 
 def _faust_app(config: TrendingAppConfig, group: str, num_partitions: int) -> Any:
-    app = faust.App(
+    app: Any = faust.App(
         group,
         broker=f"kafka://{config.bootstrap}",
         store="memory://",

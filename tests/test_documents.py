@@ -10,11 +10,19 @@ from prometheus_client.parser import text_string_to_metric_families
 from typer.testing import CliRunner
 
 from model.training.config import TrainConfig
+from protos.trending_pb2 import PartitionTrending
 from services.cli.main import app
 from services.cli.train import read_train_config
-from services.metrics import CompressionCollector, RequestCollector
+from services.metrics import (
+    CompressionCollector,
+    RequestCollector,
+    SourceCollector,
+    TrendingCollector,
+)
 from services.request_stats import RequestStats
 from services.settings import Settings, load_settings
+from services.trending import Trending
+from stream.trending_counts import TrendingConfig
 from tests.services.test_metrics import busy_node, expose
 
 ROOT = Path(__file__).parent.parent
@@ -62,6 +70,13 @@ def test_every_metric_is_documented() -> None:
     ) == sorted(exposed_metrics())
 
 
+def heard_trending() -> Trending:
+    """Something trends."""
+    trending = Trending(TrendingConfig())
+    trending.hear(PartitionTrending(half_life_ms=1, as_of_ms=1))
+    return trending
+
+
 def exposed_metrics() -> list[tuple[str, str, set[str]]]:
     """Name, type and labels of all of ours, from roles of which everything is known."""
     requests = RequestStats()
@@ -70,6 +85,8 @@ def exposed_metrics() -> list[tuple[str, str, set[str]]]:
         busy_node(),
         RequestCollector(requests),
         CompressionCollector({}, lambda: 0),
+        TrendingCollector({}, lambda: {0: 1}),
+        SourceCollector({"personal": 1}, heard_trending()),
     ]
     return [
         (

@@ -43,22 +43,34 @@ def recommend(
         return
     print_table(
         f"Recommended to user {user}",
-        ["#", "item", "title", "SID", "score"],
+        ["#", "item", "title", "SID", "score", "source"],
         [
-            (rank, entry.item.item_id, entry.item.title, tuple(entry.sid), f"{entry.score:.3f}")
+            (
+                rank,
+                entry.item.item_id,
+                entry.item.title,
+                tuple(entry.sid),
+                f"{entry.score:.3f}",
+                source_name(entry.source),
+            )
             for rank, entry in enumerate(reply.items, 1)
         ],
     )
     print_text(describe(reply))
 
 
+def source_name(source: recommender_pb2.Source) -> str:
+    """As people read it."""
+    return recommender_pb2.Source.Name(source).removeprefix("SOURCE_").lower()
+
+
 def describe(reply: recommender_pb2.RecommendResponse) -> str:
     """What the items were made from, in words."""
     segments, freshness = reply.segments, reply.freshness
     if recommender_pb2.DEGRADATION_STATE_UNAVAILABLE in reply.degraded:
-        origin = "popular items: the user's state could not be read"
-    elif reply.source == recommender_pb2.SOURCE_POPULAR:
-        origin = "popular items: nothing is known of this user"
+        origin = f"{source_name(reply.source)} items: the user's state could not be read"
+    elif reply.source != recommender_pb2.SOURCE_PERSONAL:
+        origin = f"{source_name(reply.source)} items: nothing is known of this user"
     else:
         origin = (
             f"made from {segments.recent} recent, {segments.mid_term} mid-term and {segments.lifecycle} "

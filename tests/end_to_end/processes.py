@@ -59,6 +59,7 @@ class Deployment:
             f'[state_node]\nlisten = "{self.state}"\nmetrics_listen = "{self.metrics}"\n'
             f'[inference_node]\nlisten = "{self.recommender}"\n'
             'metrics_listen = "127.0.0.1:0"\n'
+            f'[trending]\ngroup = "{topics.trending}"\nmetrics_listen = "127.0.0.1:0"\npublish_interval_s = 0.2\n'
         )
         self.process: subprocess.Popen[bytes] | None = None
 

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from model.catalogue import CatalogueItem
-from model.query import Query, Recommended
+from model.query import ItemIds, Query, Recommended
 from protos.admin_pb2_grpc import add_AdminServiceServicer_to_server
 from protos.recommender_pb2_grpc import add_RecommenderServiceServicer_to_server
 from protos.state_pb2_grpc import add_StateServiceServicer_to_server
@@ -127,6 +127,10 @@ class FakeRecommender:
 
     def popular(self, query: Query) -> Sequence[Recommended]:
         return self._answer(range(900, 1_900), query)
+
+    def pick(self, item_ids: ItemIds, scores: Any, query: Query) -> Sequence[Recommended]:
+        """It knows items below 2,000."""
+        return self._answer((item for item in item_ids.tolist() if item < 2_000), query)
 
     def _answer(self, items: Iterable[int], query: Query) -> Sequence[Recommended]:
         kept = [item for item in items if item not in query.filter.exclude]

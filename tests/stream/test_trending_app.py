@@ -1,7 +1,6 @@
 """The app that counts what trends, on a real broker: batches, restarts, deliveries that come twice, damage."""
 
 import asyncio
-import itertools
 import time
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
@@ -13,11 +12,12 @@ from aiokafka import AIOKafkaProducer
 from protos.interaction_pb2 import Interaction
 from protos.trending_pb2 import PartitionTrending
 from services.local_kafka import RunningKafka
+from state.errors import ConfigError
 from stream.decode import DecoderConfig
 from stream.errors import StreamError, TopicMismatch
 from stream.topic_reader import follow_topic, read_topic
 from stream.topics import TopicsConfig, ensure_topics
-from stream.trending_app import TrendingApp, TrendingAppConfig
+from stream.trending_app import StallDetector, TrendingApp, TrendingAppConfig
 from stream.trending_counts import TrendingConfig, Window
 from tests.stream.trending import interaction
 
@@ -156,17 +156,14 @@ async def test_members_share_the_partitions(
 async def test_topics_that_do_not_fit_are_named(
     config: TrendingAppConfig, kafka: RunningKafka, topics: TopicsConfig, tmp_path: Path
 ) -> None:
-    numbers = itertools.count()
     wrong = TrendingAppConfig(
         bootstrap=kafka.bootstrap, data_dir=tmp_path, interactions="absent", counts="c"
     )
     with pytest.raises(StreamError, match="'absent' does not exist"):
         await TrendingApp(wrong, TrendingConfig(), DecoderConfig()).start()
     narrow = TopicsConfig(
-        **{
-            name: f"{topics.trending}-{next(numbers)}"
-            for name in ("interactions", "dead_letters", "compression_jobs", "owners", "trending")
-        },
+        interactions=f"narrow-{topics.interactions}",
+        trending=f"narrow-{topics.trending}",
         trending_counts=topics.trending_counts,
         num_partitions=2,
     )
@@ -180,3 +177,24 @@ async def test_topics_that_do_not_fit_are_named(
     )
     with pytest.raises(TopicMismatch, match="has 3 partitions"):
         await TrendingApp(other, TrendingConfig(), DecoderConfig()).start()
+
+
+def test_partitions_that_stand_still_are_found() -> None:
+    detector = StallDetector(60.0)
+    counted = {0: 5, 1: 5}
+    assert detector.look({0: 5, 1: 9, 2: 0}, counted, 0.0) == set()
+    assert detector.look({0: 5, 1: 9, 2: 3}, counted, 50.0) == set()
+    assert detector.look({0: 5, 1: 9, 2: 3}, counted, 70.0) == {1}
+    assert detector.look({0: 5, 1: 99, 2: 3}, counted | {1: 6}, 80.0) == set()
+    assert detector.look({0: 5, 1: 99, 2: 3}, counted | {1: 6}, 130.0) == {2}
+    assert detector.ends == {0: 5, 1: 99, 2: 3}
+    assert detector.look({0: 5}, counted, 500.0) == set()
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [{"group": ""}, {"window_s": 0}, {"half_life_s": 0.0}, {"keep_s": 30.0}, {"max_items": -1}],
+)
+def test_settings_out_of_range(wrong: dict[str, object]) -> None:
+    with pytest.raises(ConfigError):
+        TrendingConfig(**wrong)  # type: ignore[arg-type]
