@@ -112,6 +112,7 @@ class TrendingApp:
         events = app.topic(config.interactions, key_serializer="raw", value_serializer="raw")
         app.agent(events, name="count")(self._take)
         app.finalize()
+        config.data_dir.mkdir(parents=True, exist_ok=True)  # Faust makes the last folder alone
         await app.start()
         self._tasks = [
             asyncio.create_task(self._publish_for_ever()),
