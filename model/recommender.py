@@ -5,6 +5,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
@@ -17,7 +18,7 @@ from model.engine import Engine, TorchEngine
 from model.errors import ModelConfigError
 from model.explain import explain
 from model.fused_decoder import FusedDecoder, Memory
-from model.query import Explanation, Mask, Query, Recommended
+from model.query import Explanation, ItemIds, Mask, Query, Recommended
 from model.ranking import rank_items
 from model.repeat_features import repeat_candidates
 from model.repeats import RepeatEvidence, RepeatMixture
@@ -228,6 +229,18 @@ class Recommender:
         view = self.view
         found = view.popular(query.k, view.blocked(query.filter))
         return [_recommended(view.catalogue, *one) for one in found]
+
+    def pick(
+        self, item_ids: ItemIds, scores: npt.NDArray[np.float64], query: Query
+    ) -> list[Recommended]:
+        """At most `query.k` of the items named, in their order: those that are known and may be recommended."""
+        view = self.view
+        blocked, places = view.blocked(query.filter), view.catalogue.find(item_ids)
+        fine = places >= 0 if blocked is None else (places >= 0) & ~blocked[places]
+        return [
+            _recommended(view.catalogue, int(places[i]), float(scores[i]))
+            for i in np.flatnonzero(fine)[: query.k]
+        ]
 
     def explain(
         self, context: UserContext, query: Query, found: Sequence[Recommended]

@@ -2,13 +2,14 @@
 
 import logging
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
-from model.query import Explanation, Query, Recommended
+from model.query import Explanation, Query, Recommended, Source
 from services.batcher import Batcher, BatchingConfig, Ticket
+from services.cold_start import ColdStart, Picker
 from services.context_cache import ContextCache
 from services.errors import Unreachable
 from services.seen_items import SeenItemsCache, SeenReader, without_seen
@@ -49,8 +50,8 @@ class Generated:
     bundle_version: str
     timings_ms: dict[str, float] = field(default_factory=dict)
     """Where the time went, by stage."""
-    explanations: Sequence[Explanation] = ()
-    """One per item, where they were asked for."""
+    explanations: Mapping[int, Explanation] = field(default_factory=dict)
+    """Of personal items, by item id, where they were asked for."""
     seen_complete: bool = True
     """False: the items may hold some that the user has seen, though they were not to."""
 
@@ -80,7 +81,7 @@ class UserReader(SeenReader, Protocol):
         ...
 
 
-class Recommender(Protocol):
+class Recommender(Picker, Protocol):
     """What encodes users and recommends to them; model.recommender.Recommender is one."""
 
     @property
@@ -101,10 +102,6 @@ class Recommender(Protocol):
         check: Callable[[], None],
     ) -> Sequence[Sequence[Recommended]]:
         """Per request at most `k` items, best first. `check` is called between steps and may raise."""
-        ...
-
-    def popular(self, query: Query) -> Sequence[Recommended]:
-        """At most `query.k` items that everybody takes."""
         ...
 
     def explain(
@@ -133,7 +130,7 @@ class CachesConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class _Job:
-    """A request as the network's thread gets it; without a user it is answered with what is popular."""
+    """A request as the network's thread gets it; without a user it is answered with what trends or is popular."""
 
     query: Query
     user: UserSegments | None = None
@@ -143,7 +140,7 @@ class _Job:
 @dataclass(frozen=True, kw_only=True)
 class _Answer:
     items: Sequence[Recommended]
-    explanations: Sequence[Explanation] = ()
+    explanations: Mapping[int, Explanation] = field(default_factory=dict)
     timings_ms: dict[str, float] = field(default_factory=dict)
 
 
@@ -155,12 +152,14 @@ class Generator:
         recommender: Recommender,
         users: UserReader,
         executor: Executor,
+        cold_start: ColdStart | None = None,
         batching: BatchingConfig | None = None,
         caches: CachesConfig | None = None,
     ) -> None:
-        """`executor` has the one thread that runs the network."""
+        """`executor` has the one thread that runs the network; without `cold_start` nothing trends."""
         caches = caches or CachesConfig()
         self._recommender = recommender
+        self._cold_start = cold_start or ColdStart(recommender)
         self._users = users
         self._seen = SeenItemsCache(users, caches.seen_bytes)
         self.contexts = ContextCache(caches.context_bytes)
@@ -186,7 +185,7 @@ class Generator:
         explain: bool = False,
         deadline_s: float | None = None,
     ) -> Generated:
-        """The best items for a user; popular ones for a user without state. `deadline_s` is as time.monotonic.
+        """The best items for a user; what trends for a user without state. `deadline_s` is as time.monotonic.
 
         Raises Unreachable, DataLoss, Overloaded, DeadlineExceeded.
         """
@@ -211,7 +210,7 @@ class Generator:
         )
 
     async def popular(self, query: Query, *, deadline_s: float | None = None) -> Generated:
-        """What everybody takes. Raises Overloaded, DeadlineExceeded."""
+        """What trends, then what everybody takes. Raises Overloaded, DeadlineExceeded."""
         answer = await self.batcher.submit(_Job(query=query), deadline_s)
         return Generated(items=answer.items, view=None, bundle_version=self.bundle_version)
 
@@ -248,7 +247,7 @@ class Generator:
         for place, ticket in enumerate(batch):
             try:
                 if ticket.job.user is None:
-                    answers[place] = _Answer(items=self._recommender.popular(ticket.job.query))
+                    answers[place] = _Answer(items=self._cold_start.fill(ticket.job.query, [], 0))
                 elif ticket.is_wanted:
                     contexts[place] = self._encode(ticket.job.user)
                 else:
@@ -265,12 +264,16 @@ class Generator:
         for (place, context), items in zip(contexts.items(), found, strict=True):
             ticket, stages = batch[place], Stages()
             timings_ms = {"wait": (started_s - ticket.submitted_s) * 1e3, **spent_ms}
-            explanations: Sequence[Explanation] = ()
+            filled = self._cold_start.fill(ticket.job.query, items, context.user.meta.length)
+            explanations: dict[int, Explanation] = {}
             if ticket.job.explain:
-                explanations = self._recommender.explain(context, ticket.job.query, items)
+                personal = [one for one in filled if one.source is Source.PERSONAL]
+                reasons = self._recommender.explain(context, ticket.job.query, personal)
+                ids = (one.item.item_id for one in personal)
+                explanations = dict(zip(ids, reasons, strict=True))
                 stages.end("explain")
             answers[place] = _Answer(
-                items=items,
+                items=filled,
                 explanations=explanations,
                 timings_ms=timings_ms | stages.milliseconds,
             )

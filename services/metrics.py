@@ -19,6 +19,7 @@ from prometheus_client.registry import Collector
 from services.batcher import Batcher
 from services.context_cache import ContextCache
 from services.request_stats import RequestStats
+from services.trending import Trending
 from state.errors import StateError
 from state.key_value_store import StoreFigures
 from state.partition_stores import PartitionStores
@@ -101,6 +102,16 @@ _BATCH_COUNTERS = {
     "shed": ("shed_requests", "Requests refused because too many waited."),
     "expired": ("expired_requests", "Requests whose time ran out before the answer."),
     "cancelled": ("cancelled_requests", "Requests that their callers gave up."),
+}
+
+
+_TRENDING_COUNTERS = {
+    "events": ("events", "Interactions read, dislikes and old ones included."),
+    "unreadable": (
+        "unreadable",
+        "Records that could not be read; the state node keeps them as dead letters.",
+    ),
+    "published": ("published", "Records of what trends in a partition."),
 }
 
 
@@ -304,6 +315,42 @@ class CatalogueCollector(Collector):
             "catalogue_rebuild_seconds",
             "Seconds to build a version.",
             {(): self.catalogue.rebuild_s},
+        )
+
+
+@dataclass(frozen=True, eq=False)
+class TrendingCollector(Collector):
+    """A process that counts what trends."""
+
+    counters: Mapping[str, int]
+    lag_records: Callable[[], Mapping[int, int]]
+
+    def collect(self) -> Iterator[Metric]:
+        """Read the counts."""
+        for counter, (name, meaning) in _TRENDING_COUNTERS.items():
+            yield _counter(f"trending_{name}", meaning, self.counters.get(counter, 0))
+        lags = {_key(partition): lag for partition, lag in self.lag_records().items()}
+        yield _gauge("trending_lag_records", "Offsets not counted yet.", lags, ["partition"])
+
+
+@dataclass(frozen=True, eq=False)
+class SourceCollector(Collector):
+    """Where the items of an inference node's answers come from."""
+
+    served: Mapping[str, int]
+    trending: Trending
+
+    def collect(self) -> Iterator[Metric]:
+        """Read the counts."""
+        served = {_key(source): count for source, count in list(self.served.items())}
+        yield _counters("recommended_items", "Items of answers.", served, ["source"])
+        yield _gauge(
+            "trending_items", "Items that trend.", {(): len(self.trending.items().item_ids)}
+        )
+        yield _gauge(
+            "trending_age_seconds",
+            "Since the partition spoke that has been silent for longest.",
+            {(): self.trending.age_s()},
         )
 
 

@@ -20,6 +20,7 @@ from stream.consumer import ConsumerConfig
 from stream.decode import DecoderConfig
 from stream.owed_summaries import DispatchConfig
 from stream.topics import TopicsConfig
+from stream.trending_counts import TrendingConfig
 from stream.watchdog import LivenessConfig
 
 KAFKA_VARIABLE = "GEMSTREAM_KAFKA"
@@ -73,6 +74,8 @@ class InferenceNodeConfig:
     log_requests: bool = False
     """A line of JSON per answer, with user id, surface, context and items."""
     num_threads: int = 2
+    little_history: int = 5
+    """A user with fewer interactions gets a part of the answer from what trends."""
     metrics_listen: str = "127.0.0.1:9102"
     """As a state node's."""
     engine: EngineConfig = field(default_factory=EngineConfig)
@@ -94,8 +97,11 @@ class InferenceNodeConfig:
                 f"max_per_first_code is {self.max_per_first_code} and exact_search {self.exact_search}; "
                 "the first must be at least 1, and needs exact_search off"
             )
-        if self.num_threads < 1:
-            raise ConfigError(f"num_threads is {self.num_threads}; it must be at least 1")
+        if self.num_threads < 1 or self.little_history < 0:
+            raise ConfigError(
+                f"num_threads is {self.num_threads} and little_history {self.little_history}; "
+                "they must be at least 1 and 0"
+            )
         if self.state_timeout_s <= 0:
             raise ConfigError(f"state_timeout_s is {self.state_timeout_s}; it must be above 0")
 
@@ -124,8 +130,21 @@ class CompressionWorkerConfig:
 
 
 @dataclass(frozen=True, kw_only=True)
+class TrendingRoleConfig(TrendingConfig):
+    """What a process that counts needs besides."""
+
+    metrics_listen: str = "127.0.0.1:9104"
+    """As a state node's."""
+
+    def __post_init__(self) -> None:
+        """Check the limits and the address."""
+        super().__post_init__()
+        _check_metrics_address(self.metrics_listen)
+
+
+@dataclass(frozen=True, kw_only=True)
 class Settings:
-    """Everything the three roles need; each section belongs to the module that uses it."""
+    """Everything the roles need; each section belongs to the module that uses it."""
 
     bootstrap: str | None = None
     """Kafka's address; without one, a local broker is used."""
@@ -146,6 +165,7 @@ class Settings:
     tls: TlsConfig = field(default_factory=TlsConfig)
     admin: AdminConfig = field(default_factory=AdminConfig)
     tracing: TracingConfig = field(default_factory=TracingConfig)
+    trending: TrendingRoleConfig = field(default_factory=TrendingRoleConfig)
 
 
 def load_settings(path: Path | None, overrides: dict[str, Any]) -> Settings:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Coroutine, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from protos.admin_pb2_grpc import add_AdminServiceServicer_to_server
 from protos.catalogue_pb2_grpc import add_CatalogueServiceServicer_to_server
@@ -15,6 +15,7 @@ from protos.state_pb2_grpc import add_StateServiceServicer_to_server
 from services.admin_service import AdminService, NodeView
 from services.checkpointer import Checkpointer, CheckpointLog
 from services.clients import RoutedStateClient, StateClient
+from services.cold_start import ColdStart
 from services.compression_worker import CompressionWorker
 from services.credentials import TOKEN_VARIABLE, client_credentials, server_credentials
 from services.errors import SettingsError
@@ -27,7 +28,9 @@ from services.metrics import (
     GenerationCollector,
     Metrics,
     RequestCollector,
+    SourceCollector,
     StateNodeCollector,
+    TrendingCollector,
 )
 from services.node_identity import claim, node_identity
 from services.recommender_service import RecommenderService
@@ -38,6 +41,7 @@ from services.state_service import StateService
 from services.stopping import unless_stopped
 from services.store_verification import StoreVerification
 from services.tracing import start_tracing
+from services.trending import Trending
 from services.watch_endpoints import always_alive, watch_endpoints
 from state.checkpoint_repository import CheckpointRepository
 from state.checkpoints import CheckpointWriter
@@ -72,7 +76,7 @@ CATALOGUE_SERVICE = "gemstream.v1.CatalogueService"
 
 
 async def run_state_node(settings: Settings, stop: asyncio.Event) -> None:
-    """Role 1 of 3, until `stop`."""
+    """Role 1 of 4, until `stop`."""
     bootstrap = _bootstrap(settings)
     await unless_stopped(ensure_topics(bootstrap, settings.topics), stop)
     with claim(settings.data_dir):
@@ -80,7 +84,7 @@ async def run_state_node(settings: Settings, stop: asyncio.Event) -> None:
 
 
 async def run_compression_worker(settings: Settings, stop: asyncio.Event) -> None:
-    """Role 2 of 3, until `stop`."""
+    """Role 2 of 4, until `stop`."""
     from model.bundle import load_bundle
     from model.compression import Compressor
     from stream.compression_app import CompressionApp, CompressionAppConfig
@@ -120,16 +124,14 @@ async def run_compression_worker(settings: Settings, stop: asyncio.Event) -> Non
     with endpoints:
         await unless_stopped(app.start(), stop)
         log.info("compressing with bundle %s", bundle.version)
-        crashed, stopping = asyncio.create_task(app.wait()), asyncio.create_task(stop.wait())
-        await asyncio.wait([crashed, stopping], return_when=asyncio.FIRST_COMPLETED)
-        stopping.cancel()
-        await app.stop()
-        await worker.close()
-        await crashed
+        try:
+            await _until_stopped_or_crashed(app, stop)
+        finally:
+            await worker.close()
 
 
 async def run_inference_node(settings: Settings, stop: asyncio.Event) -> None:
-    """Role 3 of 3, until `stop`."""
+    """Role 3 of 4, until `stop`."""
     from model.bundle import load_bundle
     from model.engine_choice import EngineChoice
     from model.recommender import Recommender
@@ -153,7 +155,9 @@ async def run_inference_node(settings: Settings, stop: asyncio.Event) -> None:
         ),
     )
     executor = ThreadPoolExecutor(1, thread_name_prefix="network")
-    generator = Generator(recommender, users, executor, config.batching, config.caches)
+    trending = Trending(settings.trending)
+    cold_start = ColdStart(recommender, trending.items, config.little_history)
+    generator = Generator(recommender, users, executor, cold_start, config.batching, config.caches)
     service = RecommenderService(generator, RequestLog(enabled=config.log_requests))
     add_RecommenderServiceServicer_to_server(service, server.server)
     catalogue = _catalogue(settings, bundle, recommender)
@@ -168,6 +172,7 @@ async def run_inference_node(settings: Settings, stop: asyncio.Event) -> None:
             RequestCollector(server.requests),
             GenerationCollector(generator.batcher, generator.contexts),
             CatalogueCollector(catalogue),
+            SourceCollector(cold_start.served, trending),
         ),
         always_alive,
         lambda: server.serving,
@@ -176,14 +181,59 @@ async def run_inference_node(settings: Settings, stop: asyncio.Event) -> None:
     until_ready = []
     if settings.bootstrap:
         background.append(catalogue.run)
+        background.append(partial(trending.run, settings.bootstrap, settings.topics))
         until_ready.append(catalogue.wait_until_caught_up)
     await InferenceNode(server, users, endpoints, background, until_ready).run(stop)
+
+
+async def run_trending(settings: Settings, stop: asyncio.Event) -> None:
+    """Role 4 of 4, until `stop`."""
+    from stream.trending_app import TrendingApp, TrendingAppConfig
+
+    bootstrap, config, topics = _bootstrap(settings), settings.trending, settings.topics
+    await unless_stopped(ensure_topics(bootstrap, topics), stop)
+    app_config = TrendingAppConfig(
+        bootstrap=bootstrap,
+        data_dir=settings.data_dir / "trending",
+        interactions=topics.interactions,
+        counts=topics.trending_counts,
+        trending=topics.trending,
+    )
+    app = TrendingApp(app_config, config, settings.decoder)
+    endpoints = watch_endpoints(
+        config.metrics_listen,
+        "trending.metrics_listen",
+        Metrics(TrendingCollector(app.counters, app.lag_records)),
+        always_alive,
+        lambda: app.is_running,
+    )
+    with endpoints:
+        await unless_stopped(app.start(), stop)
+        log.info("counting what trends")
+        await _until_stopped_or_crashed(app, stop)
+
+
+class _App(Protocol):
+    """A Faust app of ours."""
+
+    async def stop(self) -> None: ...
+    async def wait(self) -> None: ...
+
+
+async def _until_stopped_or_crashed(app: _App, stop: asyncio.Event) -> None:
+    """Raises WorkerCrashed."""
+    crashed, stopping = asyncio.create_task(app.wait()), asyncio.create_task(stop.wait())
+    await asyncio.wait([crashed, stopping], return_when=asyncio.FIRST_COMPLETED)
+    stopping.cancel()
+    await app.stop()
+    await crashed
 
 
 ROLES = {
     "state-node": run_state_node,
     "compression-worker": run_compression_worker,
     "inference-node": run_inference_node,
+    "trending": run_trending,
 }
 
 
