@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from services.toml_config import read_toml, structure
+from state.backfill_config import BackfillsConfig
 from state.checkpoint_config import CheckpointsConfig
 from state.errors import ConfigError
 from state.rocks_config import RocksConfig
@@ -125,6 +126,7 @@ class Settings:
     rocks: RocksConfig = field(default_factory=RocksConfig)
     decoder: DecoderConfig = field(default_factory=DecoderConfig)
     checkpoints: CheckpointsConfig = field(default_factory=CheckpointsConfig)
+    backfills: BackfillsConfig = field(default_factory=BackfillsConfig)
     consumer: ConsumerConfig = field(default_factory=ConsumerConfig)
     dispatch: DispatchConfig = field(default_factory=DispatchConfig)
     liveness: LivenessConfig = field(default_factory=LivenessConfig)
@@ -154,6 +156,7 @@ def _read_settings(path: Path) -> Settings:
         data_dir=path.parent / settings.data_dir,
         bundle=path.parent / settings.bundle,
         checkpoints=settings.checkpoints.relative_to(path.parent),
+        backfills=settings.backfills.relative_to(path.parent),
     )
 
 
