@@ -111,7 +111,11 @@ def of_user(database: KeyValueStore, user: str) -> dict[bytes, bytes]:
     return dict(database.scan(Family.USERS, prefix, keys.after(prefix)))
 
 
-ANN, BOB, EVE = make_rows(range(50)), make_rows(range(7), first_item=500), make_rows([3, 1, 2])
+ANN, BOB, EVE = (
+    make_rows([*range(50)]),
+    make_rows([*range(7)], first_item=500),
+    make_rows([3, 1, 2]),
+)
 HISTORIES = {"ann": ANN, "bob": BOB, "eve": EVE}
 
 
@@ -147,7 +151,7 @@ def test_it_is_taken_once_and_survives_reopening(site: Site) -> None:
 
 
 def test_live_users_keep_what_is_theirs_and_others_come_as_they_are(site: Site) -> None:
-    newer = make_rows(range(100, 120), first_item=900)
+    newer = make_rows([*range(100, 120)], first_item=900)
     site.apply({"ann": newer, "zoe": newer})
     zoe = of_user(site.store.database, "zoe")
     site.publish(HISTORIES)
@@ -180,8 +184,8 @@ def test_what_is_there_already_is_not_doubled(site: Site) -> None:
 
 
 def test_an_overlap_is_counted_once(site: Site) -> None:
-    site.apply({"bob": make_rows(range(10, 30), first_item=11)})
-    site.publish({"bob": make_rows(range(25))})
+    site.apply({"bob": make_rows([*range(10, 30)], first_item=11)})
+    site.publish({"bob": make_rows([*range(25)])})
     site.take()
     assert _rows(site.store, "bob")["item_id"].tolist() == list(range(1, 31))
     site.check()
@@ -228,9 +232,9 @@ class _Crash(Exception):
 def test_a_crash_at_any_write_is_continued(
     site: Site, monkeypatch: pytest.MonkeyPatch, nth_write: int, has_users: bool
 ) -> None:
-    histories = {f"user-{n}": make_rows(range(n + 1)) for n in range(40)}
+    histories = {f"user-{n}": make_rows([*range(n + 1)]) for n in range(40)}
     if has_users:
-        site.apply({"user-7": make_rows(range(100, 120), first_item=900)})
+        site.apply({"user-7": make_rows([*range(100, 120)], first_item=900)})
     site.publish(histories)
     database, writes = site.store.database, 0
     monkeypatch.setattr("state.backfill_intake._USERS_AT_ONCE", 16)
@@ -304,7 +308,10 @@ def test_nothing_is_lost_or_doubled(old: list[int], live: list[int], shared: int
 @settings(max_examples=60, deadline=None)
 @given(num_old=st.integers(1, 80), num_live=st.integers(0, 80))
 def test_newer_events_are_folded_as_if_they_had_come_later(num_old: int, num_live: int) -> None:
-    old, live = make_rows(range(num_old)), make_rows(range(200, 200 + num_live), first_item=500)
+    old, live = (
+        make_rows([*range(num_old)]),
+        make_rows([*range(200, 200 + num_live)], first_item=500),
+    )
     merged = merge_histories(_folded(live, SMALL), _folded(old, SMALL), SMALL)
     if merged is None:
         assert num_live > SMALL.max_history
