@@ -3,13 +3,14 @@
 import time
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Self
 
 import typer
 from rich.progress import (
     BarColumn,
     MofNCompleteColumn,
     Progress,
+    TaskID,
     TextColumn,
     TimeElapsedColumn,
 )
@@ -122,32 +123,49 @@ def _run(
     from services.backfill_ray import run_plan
 
     started_at_s = time.monotonic()
-    columns = (
-        TextColumn("{task.description}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TimeElapsedColumn(),
-    )
-    with Progress(*columns, console=people) as progress:
-        tasks = {"starting": progress.add_task("starting Ray", total=1)}
-
-        def show(what: str, done: int, total: int) -> None:
-            progress.update(tasks["starting"], completed=1)
-            if what not in tasks:
-                tasks[what] = progress.add_task(what, total=total)
-            progress.update(tasks[what], completed=done)
-
-        made = run_plan(plan, ray_address, num_cpus, show)
-    seconds = time.monotonic() - started_at_s
+    with _Steps() as steps:
+        made = run_plan(plan, ray_address, num_cpus, steps.show)
+    result = {
+        "backfill": plan.name,
+        "partitions": len(plan.partitions),
+        "partitions_there_before": plan.num_there,
+        **asdict(made),
+        "seconds": round(time.monotonic() - started_at_s, 3),
+        "starting_seconds": round(steps.first_at_s - started_at_s, 3),
+    }
     if as_json:
-        result = {"backfill": plan.name, "partitions": len(plan.partitions), **asdict(made)}
-        print_json(
-            {**result, "partitions_there_before": plan.num_there, "seconds": round(seconds, 3)}
-        )
+        print_json(result)
         return
     print_text(
         f"{plan.name} in {plan.settings.backfills.uri}: {len(plan.partitions)} partitions made"
         + (f" ({plan.num_there} were there)" if plan.num_there else "")
         + f", {made.users} users, {made.interactions} interactions, {made.summaries} summaries, "
-        f"{bytes_text(made.bytes)} in {seconds:.1f} s"
+        f"{bytes_text(made.bytes)} in {result['seconds']} s"
     )
+
+
+class _Steps:
+    """A bar per step, for people. Use as a context manager."""
+
+    def __init__(self) -> None:
+        bars = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
+        self._progress = Progress(*bars, TimeElapsedColumn(), console=people)
+        self._bars: dict[str, TaskID] = {}
+        self.first_at_s = time.monotonic()
+        """When the first step began: Ray is there."""
+
+    def __enter__(self) -> Self:
+        self._progress.start()
+        self._bars["start"] = self._progress.add_task("starting Ray", total=1)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._progress.stop()
+
+    def show(self, what: str, done: int, total: int) -> None:
+        if len(self._bars) == 1:
+            self.first_at_s = time.monotonic()
+            self._progress.update(self._bars["start"], completed=1)
+        if what not in self._bars:
+            self._bars[what] = self._progress.add_task(what, total=total)
+        self._progress.update(self._bars[what], completed=done)
