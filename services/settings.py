@@ -12,6 +12,7 @@ from services.credentials import AdminConfig, TlsConfig
 from services.generation import CachesConfig
 from services.toml_config import read_toml, structure
 from services.tracing import TracingConfig
+from state.backfill_config import BackfillsConfig
 from state.checkpoint_config import CheckpointsConfig
 from state.errors import ConfigError
 from state.rocks_config import RocksConfig
@@ -155,6 +156,7 @@ class Settings:
     rocks: RocksConfig = field(default_factory=RocksConfig)
     decoder: DecoderConfig = field(default_factory=DecoderConfig)
     checkpoints: CheckpointsConfig = field(default_factory=CheckpointsConfig)
+    backfills: BackfillsConfig = field(default_factory=BackfillsConfig)
     consumer: ConsumerConfig = field(default_factory=ConsumerConfig)
     dispatch: DispatchConfig = field(default_factory=DispatchConfig)
     liveness: LivenessConfig = field(default_factory=LivenessConfig)
@@ -191,6 +193,7 @@ def _read_settings(path: Path) -> Settings:
         checkpoints=settings.checkpoints.relative_to(path.parent),
         tls=settings.tls.relative_to(path.parent),
         admin=settings.admin.relative_to(path.parent),
+        backfills=settings.backfills.relative_to(path.parent),
     )
 
 

@@ -6,17 +6,18 @@ from collections.abc import Callable, Coroutine, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from protos.admin_pb2_grpc import add_AdminServiceServicer_to_server
 from protos.catalogue_pb2_grpc import add_CatalogueServiceServicer_to_server
 from protos.recommender_pb2_grpc import add_RecommenderServiceServicer_to_server
 from protos.state_pb2_grpc import add_StateServiceServicer_to_server
 from services.admin_service import AdminService, NodeView
+from services.backfill_taker import BackfillTaker
 from services.checkpointer import Checkpointer, CheckpointLog
 from services.clients import RoutedStateClient, StateClient
 from services.cold_start import ColdStart
-from services.compression_worker import CompressionWorker
+from services.compression_worker import CompressionWorker, Compressor
 from services.credentials import TOKEN_VARIABLE, client_credentials, server_credentials
 from services.errors import SettingsError
 from services.generation import Generator
@@ -43,6 +44,8 @@ from services.store_verification import StoreVerification
 from services.tracing import start_tracing
 from services.trending import Trending
 from services.watch_endpoints import always_alive, watch_endpoints
+from state.backfill_intake import BackfillIntake
+from state.backfill_repository import BackfillRepository
 from state.checkpoint_repository import CheckpointRepository
 from state.checkpoints import CheckpointWriter
 from state.object_storage import ObjectStorage
@@ -241,7 +244,8 @@ def _state_node(settings: Settings, bootstrap: str) -> StateNode:
     topics, config = settings.topics, settings.state_node
     restorer = checkpoint_restorer(settings) if settings.checkpoints.uri else None
     store_directory(settings).clean()
-    stores = _stores(settings, restorer)
+    intake = _backfill_intake(settings) if settings.backfills.uri else None
+    stores = _stores(settings, restorer, intake)
     producer = Producer(bootstrap)
     consumer = _consumer(settings, bootstrap, stores)
     dispatcher = JobDispatcher(
@@ -296,6 +300,9 @@ def _state_node(settings: Settings, bootstrap: str) -> StateNode:
         watchdog=watchdog,
         endpoints=endpoints,
         checkpoints=checkpoints,
+        backfills=BackfillTaker(stores, intake, settings.backfills.interval_s, dispatcher.wake)
+        if intake
+        else None,
     )
     view = NodeView(
         stores,
@@ -369,10 +376,48 @@ def _checkpointer(
     )
 
 
-def _stores(settings: Settings, restorer: CheckpointRestorer | None) -> PartitionStores:
-    """One database per partition, restored from a checkpoint first where that is newer."""
+def backfill_repository(settings: Settings) -> BackfillRepository:
+    """Where backfills lie. Raises SettingsError when nowhere, ConfigError for an address of no use."""
+    if settings.backfills.uri is None:
+        raise SettingsError(
+            "there is no place for backfills: set `uri` in [backfills] to a directory or to s3://bucket/prefix that "
+            "state nodes reach, too"
+        )
+    storage = ObjectStorage(settings.backfills.uri, "backfills")
+    return BackfillRepository(storage, settings.topics.interactions)
+
+
+def bundle_compressor(settings: Settings) -> Compressor:
+    """What makes summaries of the bundle, one thread each. Raises SettingsError where its segments are others."""
+    from model.bundle import load_bundle
+    from model.compression import Compressor as BundleCompressor
+
+    _limit_threads(1)
+    bundle = load_bundle(settings.bundle)
+    _check_history(bundle.history, settings)
+    return BundleCompressor(bundle)
+
+
+def _backfill_intake(settings: Settings) -> BackfillIntake:
+    return BackfillIntake(
+        backfill_repository(settings),
+        store_directory(settings),
+        settings.history,
+        settings.topics.num_partitions,
+        database_opener(settings),
+    )
+
+
+def _stores(
+    settings: Settings, restorer: CheckpointRestorer | None, intake: BackfillIntake | None
+) -> PartitionStores:
+    """One database per partition, restored from a checkpoint first where that is newer; then come backfills."""
     directory, open_database = store_directory(settings), database_opener(settings)
-    hooks = {} if restorer is None else {"before_open": restorer.before_open}
+    hooks: dict[str, Any] = {}
+    if restorer is not None:
+        hooks["before_open"] = restorer.before_open
+    if intake is not None:
+        hooks["after_open"] = intake.take_new
     return PartitionStores(
         lambda partition: open_database(directory.path(partition)),
         settings.history,
