@@ -1,9 +1,8 @@
-"""The decoder's step compiled by OpenVINO for fixed sizes. The only file that knows OpenVINO.
+"""The decoder's step compiled by OpenVINO for fixed sizes; model/openvino_graph.py builds what is compiled.
 
 Shapes: B contexts, W beams, P codes of a sequence from BOS on, H width, L blocks, A heads, C = H / A.
 """
 
-import warnings
 from typing import Any
 
 import numpy as np
@@ -14,6 +13,7 @@ from torch import Tensor
 from model.engine import TorchEngine
 from model.engine_config import Precision
 from model.fused_decoder import FusedDecoder, Memory
+from model.openvino_graph import build_graph
 
 _BATCHES = (1, 2, 4, 8)
 """Batches are filled up to the next of these; larger ones go through in parts."""
@@ -39,7 +39,6 @@ class OpenVinoEngine:
             "PERFORMANCE_HINT": "LATENCY",
         }
         self._core = ov.Core()
-        self._model: ov.Model | None = None
         self._requests: dict[tuple[int, ...], ov.InferRequest] = {}
 
     @staticmethod
@@ -65,7 +64,9 @@ class OpenVinoEngine:
         inputs = [_filled_up(x_BWH, size, 0), _filled_up(own, size, 1), mask_P]
         inputs += [_filled_up(tensor, size, 0) for tensor in memory.tensors]
         request = self._request(inputs)
-        arrays = [tensor.contiguous().numpy() for tensor in inputs]  # OpenVINO borrows them until it is done
+        arrays = [
+            tensor.contiguous().numpy() for tensor in inputs
+        ]  # OpenVINO borrows them until it is done
         for place, array in enumerate(arrays):
             request.set_input_tensor(place, ov.Tensor(array, shared_memory=True))
         request.infer()
@@ -78,32 +79,10 @@ class OpenVinoEngine:
         """Of the model compiled for these sizes."""
         key = tuple(inputs[0].shape)
         if key not in self._requests:
-            if self._model is None:
-                self._model = _converted(self._fused, inputs)
-            shapes = {place: list(tensor.shape) for place, tensor in enumerate(inputs)}
-            self._model.reshape(shapes)
-            compiled = self._core.compile_model(self._model, "CPU", self._settings)
+            graph = build_graph(self._fused, [tensor.shape for tensor in inputs])
+            compiled = self._core.compile_model(graph, "CPU", self._settings)
             self._requests[key] = compiled.create_infer_request()
         return self._requests[key]
-
-
-def _converted(fused: FusedDecoder, inputs: list[Tensor]) -> ov.Model:
-    """For any number of contexts; the other sizes are those of `inputs`."""
-    batch_dims = [0, 1, None, *[0] * (len(inputs) - 3)]
-    examples = [
-        tensor.clone() if dim is None else torch.cat([tensor.narrow(dim, 0, 1)] * 2, dim)
-        for tensor, dim in zip(inputs, batch_dims, strict=True)
-    ]
-    batch = torch.export.Dim("batch", min=2, max=_BATCHES[-1])
-    shapes = [None if dim is None else {dim: batch} for dim in batch_dims]
-    # torch.export and OpenVINO's reader of it call parts of PyTorch that warn of their age.
-    with warnings.catch_warnings(), torch.inference_mode(False), torch.no_grad():
-        warnings.simplefilter("ignore")
-        copies = tuple(torch.from_numpy(np.array(example.numpy())) for example in examples)
-        exported = torch.export.export(
-            fused, copies, dynamic_shapes=(*shapes[:3], tuple(shapes[3:]))
-        )
-        return ov.convert_model(exported)
 
 
 def _filled_up(tensor: Tensor, size: int, dim: int) -> Tensor:
@@ -119,4 +98,3 @@ def _repeated(tensor: Tensor, dim: int, times: int) -> list[int]:
     shape = [-1] * tensor.dim()
     shape[dim] = times
     return shape
-
