@@ -26,6 +26,7 @@ from state.partition_stores import PartitionStores
 from state.summary import Summary
 from state.user_state import UserState
 from state.user_store import UserStore
+from stream.owed_summaries import Backlog
 from stream.phases import Phase
 from stream.progress import PartitionProgress
 from stream.topics import partition_of
@@ -116,6 +117,7 @@ class FakeOwner:
             self.delete,
             self.forget,
             self.checkpoints,
+            lambda: Backlog(users=1, resting=1, oldest_s=2.5),
         )
         add_StateServiceServicer_to_server(service, server.server)
         add_AdminServiceServicer_to_server(AdminService(node), server.server)
