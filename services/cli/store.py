@@ -74,7 +74,7 @@ def stats(
 
 def _backlog(store: admin_pb2.StoreDescription) -> str:
     text = f"{store.dirty_users} owed a summary"
-    if store.dirty_users and store.HasField("oldest_dirty_s"):
+    if store.dirty_users > store.resting_users and store.HasField("oldest_dirty_s"):
         text += f", the oldest for {store.oldest_dirty_s:.0f} s"
     if store.resting_users:
         text += f", {store.resting_users} failed too often (`gemstream dlq list`)"
