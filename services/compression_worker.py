@@ -11,6 +11,7 @@ from typing import Protocol
 from model.errors import ModelError
 from protos.compression_pb2 import CompressionJob
 from services.clients import StateClients
+from services.credentials import ClientCredentials
 from services.errors import NotFound, ServiceError, TimedOut, Unreachable
 from state.chunk_codec import decode_rows
 from state.errors import StateError
@@ -42,13 +43,14 @@ class CompressionWorker:
         concurrency: int,
         max_chunks: int,
         call_timeout_s: float = 10.0,
+        credentials: ClientCredentials | None = None,
     ) -> None:
         """`executor` runs the network; `max_chunks` bounds what one pull brings, `call_timeout_s` a call's time."""
         self._compressor = compressor
         self._executor = executor
         self._max_chunks = max_chunks
         self._slots = asyncio.Semaphore(concurrency)
-        self._owners = StateClients(call_timeout_s)
+        self._owners = StateClients(call_timeout_s, credentials or ClientCredentials())
         self.counters: Counter[str] = Counter()
         self.jobs_in_hand = 0
 

@@ -19,6 +19,7 @@ from services.state_messages import (
 from state.interaction import check_user_id
 from state.partition_stores import PartitionStores
 from state.segments import HistoryConfig
+from state.summary import MAX_SUMMARY_BYTES
 from state.user_store import UserStore
 from stream.topics import partition_of
 
@@ -27,7 +28,6 @@ Context = grpc.aio.ServicerContext[Any, Any]
 DEFAULT_MAX_CHUNKS = 64
 _MAX_CHUNKS = 1_024
 _MAX_ASKED = 100_000
-_MAX_SUMMARY_BYTES = 4 << 20
 _MAX_REASON = 1_000
 
 
@@ -181,9 +181,9 @@ def _check_summary(summary: state_pb2.Summary, history: HistoryConfig) -> None:
             f"chunk_len ({history.chunk_len}), the count above 0 and at most the boundary"
         )
     num_bytes = len(summary.accumulators) + len(summary.tokens) + len(summary.item_statistics)
-    if not (summary.accumulators and summary.tokens) or num_bytes > _MAX_SUMMARY_BYTES:
+    if not (summary.accumulators and summary.tokens) or num_bytes > MAX_SUMMARY_BYTES:
         raise InvalidRequest(
             f"summary has {len(summary.accumulators)} bytes of accumulators, {len(summary.tokens)} of tokens and "
             f"{len(summary.item_statistics)} of item statistics; the first two are needed, and all together have at "
-            f"most {_MAX_SUMMARY_BYTES}"
+            f"most {MAX_SUMMARY_BYTES}"
         )
