@@ -65,8 +65,9 @@ class OpenVinoEngine:
         inputs = [_filled_up(x_BWH, size, 0), _filled_up(own, size, 1), mask_P]
         inputs += [_filled_up(tensor, size, 0) for tensor in memory.tensors]
         request = self._request(inputs)
-        for place, tensor in enumerate(inputs):
-            request.set_input_tensor(place, ov.Tensor(_array(tensor), shared_memory=True))
+        arrays = [tensor.contiguous().numpy() for tensor in inputs]  # OpenVINO borrows them until it is done
+        for place, array in enumerate(arrays):
+            request.set_input_tensor(place, ov.Tensor(array, shared_memory=True))
         request.infer()
         states, key_value = (
             torch.from_numpy(np.array(request.get_output_tensor(i).data)) for i in range(2)
@@ -119,6 +120,3 @@ def _repeated(tensor: Tensor, dim: int, times: int) -> list[int]:
     shape[dim] = times
     return shape
 
-
-def _array(tensor: Tensor) -> "np.ndarray[Any, Any]":
-    return np.asarray(tensor.contiguous().numpy())

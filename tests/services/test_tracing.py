@@ -63,7 +63,7 @@ async def test_a_call_is_a_span_of_the_callers_trace(
     assert attributes["gemstream.surface"] == "home"
     assert attributes["gemstream.context.device"] == "tv"
     assert attributes["rpc.grpc.status_code"] == 0
-    for stage in ("read", "generate", "total"):
+    for stage in ("read", "search", "total"):
         spent = attributes[f"gemstream.{stage}_ms"]
         assert isinstance(spent, float)
         assert spent > 0
@@ -122,7 +122,7 @@ async def test_the_state_nodes_span_is_a_child_of_the_inference_nodes() -> None:
 def test_off_by_default_and_then_not_even_imported() -> None:
     assert start_tracing(TracingConfig(), "state-node") is None
     code = (
-        "import sys, services.wiring; from services.tracing import *; "
+        "import sys, services.wiring.roles; from services.tracing import *; "
         "start_tracing(TracingConfig(), 'x'); sys.exit('opentelemetry' in sys.modules)"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, check=False)
