@@ -9,6 +9,7 @@ from typing import Self
 
 import psutil
 
+from services.channels import Target
 from services.deployment import wait_until_serving
 from services.ports import choose_ports
 from services.supervisor import die_with_parent
@@ -55,7 +56,7 @@ class StateNodeProcess:
     def __enter__(self) -> Self:
         """Wait until it serves. Raises SystemExit with its log when it does not."""
         try:
-            asyncio.run(asyncio.wait_for(wait_until_serving(self.address), READY_WITHIN_S))
+            asyncio.run(asyncio.wait_for(wait_until_serving(Target(self.address)), READY_WITHIN_S))
         except TimeoutError as error:
             self.stop()
             raise SystemExit(f"the state node is not ready:\n{self._log.read_text()}") from error

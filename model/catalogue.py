@@ -112,6 +112,10 @@ class Catalogue:
         """Items of SID number `sid`, most popular first."""
         return range(int(self.bucket_starts[sid]), int(self.bucket_starts[sid + 1]))
 
+    def blocked_sids(self, blocked_N: npt.NDArray[np.bool_]) -> npt.NDArray[np.bool_]:
+        """[S]: true for the SIDs all of whose items are blocked."""
+        return np.logical_and.reduceat(blocked_N, self.bucket_starts[:-1])
+
     def item(self, index: int) -> CatalogueItem:
         """The item at `index`."""
         return CatalogueItem(

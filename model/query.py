@@ -2,6 +2,7 @@
 
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
+from enum import Enum, auto
 
 import numpy as np
 import numpy.typing as npt
@@ -73,14 +74,50 @@ class Query:
             )
 
 
+class Source(Enum):
+    """Why an item is in an answer."""
+
+    PERSONAL = auto()
+    """Generated from the user's state."""
+    TRENDING = auto()
+    """What many take now."""
+    POPULAR = auto()
+    """What many took when the bundle was trained."""
+
+
 @dataclass(frozen=True)
 class Recommended:
     """One recommended item."""
 
     item: CatalogueItem
     score: float
-    """Log-probability of the item: of its SID, and within a bucket of its share; of `popular`, log share of events."""
+    """Log-probability of the item: of its SID, and within a bucket of its share; otherwise log share of events."""
     sid: tuple[int, ...]
+    source: Source = Source.PERSONAL
+
+
+@dataclass(frozen=True)
+class AttendedInteraction:
+    """A mid-term interaction that an item was generated from."""
+
+    item: CatalogueItem
+    """As the catalogue knows it; without a title where it does not."""
+    event_time_ms: int
+    attention: float
+    """Of all mid-term interactions' sum of one."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Explanation:
+    """What one item came from: shares that sum to one, or are all 0 where there is no history."""
+
+    recent: float
+    mid_term: float
+    lifecycle: float
+    repeats: float
+    """Of the item's probability, that it owes to having been taken before."""
+    attended: tuple[AttendedInteraction, ...] = ()
+    """Most attended first."""
 
 
 def _array(values: AbstractSet[int], like: npt.NDArray[np.generic]) -> npt.NDArray[np.generic]:

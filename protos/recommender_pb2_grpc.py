@@ -39,6 +39,11 @@ class RecommenderServiceStub:
                 request_serializer=protos_dot_recommender__pb2.RecommendRequest.SerializeToString,
                 response_deserializer=protos_dot_recommender__pb2.RecommendResponse.FromString,
                 _registered_method=True)
+        self.RecommendBatch = channel.unary_unary(
+                '/gemstream.v1.RecommenderService/RecommendBatch',
+                request_serializer=protos_dot_recommender__pb2.RecommendBatchRequest.SerializeToString,
+                response_deserializer=protos_dot_recommender__pb2.RecommendBatchResponse.FromString,
+                _registered_method=True)
 
 
 class RecommenderServiceServicer:
@@ -46,8 +51,18 @@ class RecommenderServiceServicer:
 
     def Recommend(self, request, context):
         """Generates semantic IDs from the user's state and resolves them to items, best first.
-        INVALID_ARGUMENT: empty or oversized user id, k outside 1..500, beam width outside 0..1000.
-        A user without state, or whose state cannot be read now, gets popular items and a `source` that says so.
+        INVALID_ARGUMENT: a field is outside its limits, or `page_token` is not one of this user's.
+        RESOURCE_EXHAUSTED: overloaded; the details hold google.rpc.RetryInfo. DEADLINE_EXCEEDED: not ready in time.
+        A user without state, or whose state cannot be read now, gets what trends, then popular items, and a
+        `source` that says so.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def RecommendBatch(self, request, context):
+        """Several requests at once. Every entry has its own status: one that fails leaves the others as they are.
+        INVALID_ARGUMENT for the whole batch: no requests, more than 100, or more than 10,000 items asked for together.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -60,6 +75,11 @@ def add_RecommenderServiceServicer_to_server(servicer, server):
                     servicer.Recommend,
                     request_deserializer=protos_dot_recommender__pb2.RecommendRequest.FromString,
                     response_serializer=protos_dot_recommender__pb2.RecommendResponse.SerializeToString,
+            ),
+            'RecommendBatch': grpc.unary_unary_rpc_method_handler(
+                    servicer.RecommendBatch,
+                    request_deserializer=protos_dot_recommender__pb2.RecommendBatchRequest.FromString,
+                    response_serializer=protos_dot_recommender__pb2.RecommendBatchResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -89,6 +109,33 @@ class RecommenderService:
             '/gemstream.v1.RecommenderService/Recommend',
             protos_dot_recommender__pb2.RecommendRequest.SerializeToString,
             protos_dot_recommender__pb2.RecommendResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def RecommendBatch(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/gemstream.v1.RecommenderService/RecommendBatch',
+            protos_dot_recommender__pb2.RecommendBatchRequest.SerializeToString,
+            protos_dot_recommender__pb2.RecommendBatchResponse.FromString,
             options,
             channel_credentials,
             insecure,

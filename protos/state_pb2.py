@@ -24,7 +24,7 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x12protos/state.proto\x12\x0cgemstream.v1\">\n\x13GetUserStateRequest\x12\x0f\n\x07user_id\x18\x01 \x01(\t\x12\x16\n\x0e\x62undle_version\x18\x02 \x01(\t\"w\n\tUserState\x12$\n\x04meta\x18\x01 \x01(\x0b\x32\x16.gemstream.v1.UserMeta\x12\x0e\n\x06\x63hunks\x18\x02 \x03(\x0c\x12\x0c\n\x04tail\x18\x03 \x03(\x0c\x12&\n\x07summary\x18\x04 \x01(\x0b\x32\x15.gemstream.v1.Summary\"\xa0\x01\n\x08UserMeta\x12\x0f\n\x07version\x18\x01 \x01(\x04\x12\x0e\n\x06length\x18\x02 \x01(\x04\x12\x16\n\x0e\x66irst_position\x18\x03 \x01(\x04\x12\x1a\n\x12lifecycle_boundary\x18\x04 \x01(\x04\x12\x12\n\ntail_start\x18\x05 \x01(\x04\x12\x1c\n\x14newest_event_time_ms\x18\x06 \x01(\x03\x12\r\n\x05\x65poch\x18\x07 \x01(\x04\"\xaa\x01\n\x07Summary\x12\x16\n\x0e\x62undle_version\x18\x01 \x01(\t\x12\x10\n\x08\x62oundary\x18\x02 \x01(\x04\x12\r\n\x05\x63ount\x18\x03 \x01(\x04\x12\x14\n\x0c\x61\x63\x63umulators\x18\x04 \x01(\x0c\x12\x0e\n\x06tokens\x18\x05 \x01(\x0c\x12\x12\n\nnum_tokens\x18\x06 \x01(\r\x12\x13\n\x0b\x62uilt_at_ms\x18\x07 \x01(\x03\x12\x17\n\x0fitem_statistics\x18\x08 \x01(\x0c\"O\n\x10GetRolledRequest\x12\x0f\n\x07user_id\x18\x01 \x01(\t\x12\x16\n\x0e\x62undle_version\x18\x02 \x01(\t\x12\x12\n\nmax_chunks\x18\x03 \x01(\r\"\x81\x01\n\x06Rolled\x12&\n\x07summary\x18\x01 \x01(\x0b\x32\x15.gemstream.v1.Summary\x12\x0e\n\x06\x63hunks\x18\x02 \x03(\x0c\x12\x14\n\x0c\x65nd_boundary\x18\x03 \x01(\x04\x12\x1a\n\x12lifecycle_boundary\x18\x04 \x01(\x04\x12\r\n\x05\x65poch\x18\x05 \x01(\x04\"r\n\x11PutSummaryRequest\x12\x0f\n\x07user_id\x18\x01 \x01(\t\x12&\n\x07summary\x18\x02 \x01(\x0b\x32\x15.gemstream.v1.Summary\x12\x15\n\rbase_boundary\x18\x03 \x01(\x04\x12\r\n\x05\x65poch\x18\x04 \x01(\x04\"6\n\x12PutSummaryResponse\x12\x0e\n\x06stored\x18\x01 \x01(\x08\x12\x10\n\x08\x63omplete\x18\x02 \x01(\x08\x32\xee\x01\n\x0cStateService\x12J\n\x0cGetUserState\x12!.gemstream.v1.GetUserStateRequest\x1a\x17.gemstream.v1.UserState\x12\x41\n\tGetRolled\x12\x1e.gemstream.v1.GetRolledRequest\x1a\x14.gemstream.v1.Rolled\x12O\n\nPutSummary\x12\x1f.gemstream.v1.PutSummaryRequest\x1a .gemstream.v1.PutSummaryResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x12protos/state.proto\x12\x0cgemstream.v1\"g\n\x13GetUserStateRequest\x12\x0f\n\x07user_id\x18\x01 \x01(\t\x12\x16\n\x0e\x62undle_version\x18\x02 \x01(\t\x12\'\n\x05known\x18\x03 \x01(\x0b\x32\x18.gemstream.v1.KnownState\"\x8f\x01\n\nKnownState\x12\r\n\x05\x65poch\x18\x01 \x01(\x04\x12\x17\n\x0fhole_end_offset\x18\x02 \x01(\x04\x12\x0f\n\x07version\x18\x03 \x01(\x04\x12\x1a\n\x12lifecycle_boundary\x18\x04 \x01(\x04\x12\x12\n\nsealed_end\x18\x05 \x01(\x04\x12\x18\n\x10summary_boundary\x18\x06 \x01(\x04\"\xc6\x01\n\tUserState\x12$\n\x04meta\x18\x01 \x01(\x0b\x32\x16.gemstream.v1.UserMeta\x12\x0e\n\x06\x63hunks\x18\x02 \x03(\x0c\x12\x0c\n\x04tail\x18\x03 \x03(\x0c\x12&\n\x07summary\x18\x04 \x01(\x0b\x32\x15.gemstream.v1.Summary\x12\x19\n\x11history_unchanged\x18\x05 \x01(\x08\x12\x19\n\x11summary_unchanged\x18\x06 \x01(\x08\x12\x17\n\x0fhole_end_offset\x18\x07 \x01(\x04\"N\n\x13GetSeenItemsRequest\x12\x0f\n\x07user_id\x18\x01 \x01(\t\x12&\n\x05known\x18\x02 \x01(\x0b\x32\x17.gemstream.v1.KnownSeen\"@\n\tKnownSeen\x12\r\n\x05\x65poch\x18\x01 \x01(\x04\x12\x17\n\x0fhole_end_offset\x18\x02 \x01(\x04\x12\x0b\n\x03\x65nd\x18\x03 \x01(\x04\"\x7f\n\tSeenItems\x12\r\n\x05\x65poch\x18\x01 \x01(\x04\x12\x17\n\x0fhole_end_offset\x18\x02 \x01(\x04\x12\x16\n\x0e\x66irst_position\x18\x03 \x01(\x04\x12\r\n\x05start\x18\x04 \x01(\x04\x12\x0b\n\x03\x65nd\x18\x05 \x01(\x04\x12\x16\n\x0eitem_id_deltas\x18\x06 \x03(\x04\"\xa0\x01\n\x08UserMeta\x12\x0f\n\x07version\x18\x01 \x01(\x04\x12\x0e\n\x06length\x18\x02 \x01(\x04\x12\x16\n\x0e\x66irst_position\x18\x03 \x01(\x04\x12\x1a\n\x12lifecycle_boundary\x18\x04 \x01(\x04\x12\x12\n\ntail_start\x18\x05 \x01(\x04\x12\x1c\n\x14newest_event_time_ms\x18\x06 \x01(\x03\x12\r\n\x05\x65poch\x18\x07 \x01(\x04\"\xaa\x01\n\x07Summary\x12\x16\n\x0e\x62undle_version\x18\x01 \x01(\t\x12\x10\n\x08\x62oundary\x18\x02 \x01(\x04\x12\r\n\x05\x63ount\x18\x03 \x01(\x04\x12\x14\n\x0c\x61\x63\x63umulators\x18\x04 \x01(\x0c\x12\x0e\n\x06tokens\x18\x05 \x01(\x0c\x12\x12\n\nnum_tokens\x18\x06 \x01(\r\x12\x13\n\x0b\x62uilt_at_ms\x18\x07 \x01(\x03\x12\x17\n\x0fitem_statistics\x18\x08 \x01(\x0c\"O\n\x10GetRolledRequest\x12\x0f\n\x07user_id\x18\x01 \x01(\t\x12\x16\n\x0e\x62undle_version\x18\x02 \x01(\t\x12\x12\n\nmax_chunks\x18\x03 \x01(\r\"\x81\x01\n\x06Rolled\x12&\n\x07summary\x18\x01 \x01(\x0b\x32\x15.gemstream.v1.Summary\x12\x0e\n\x06\x63hunks\x18\x02 \x03(\x0c\x12\x14\n\x0c\x65nd_boundary\x18\x03 \x01(\x04\x12\x1a\n\x12lifecycle_boundary\x18\x04 \x01(\x04\x12\r\n\x05\x65poch\x18\x05 \x01(\x04\"r\n\x11PutSummaryRequest\x12\x0f\n\x07user_id\x18\x01 \x01(\t\x12&\n\x07summary\x18\x02 \x01(\x0b\x32\x15.gemstream.v1.Summary\x12\x15\n\rbase_boundary\x18\x03 \x01(\x04\x12\r\n\x05\x65poch\x18\x04 \x01(\x04\"7\n\x14ReportFailureRequest\x12\x0f\n\x07user_id\x18\x01 \x01(\t\x12\x0e\n\x06reason\x18\x02 \x01(\t\"\x17\n\x15ReportFailureResponse\"6\n\x12PutSummaryResponse\x12\x0e\n\x06stored\x18\x01 \x01(\x08\x12\x10\n\x08\x63omplete\x18\x02 \x01(\x08\x32\x94\x03\n\x0cStateService\x12J\n\x0cGetUserState\x12!.gemstream.v1.GetUserStateRequest\x1a\x17.gemstream.v1.UserState\x12J\n\x0cGetSeenItems\x12!.gemstream.v1.GetSeenItemsRequest\x1a\x17.gemstream.v1.SeenItems\x12\x41\n\tGetRolled\x12\x1e.gemstream.v1.GetRolledRequest\x1a\x14.gemstream.v1.Rolled\x12O\n\nPutSummary\x12\x1f.gemstream.v1.PutSummaryRequest\x1a .gemstream.v1.PutSummaryResponse\x12X\n\rReportFailure\x12\".gemstream.v1.ReportFailureRequest\x1a#.gemstream.v1.ReportFailureResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -32,21 +32,33 @@ _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'protos.state_pb2', _globals
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
   _globals['_GETUSERSTATEREQUEST']._serialized_start=36
-  _globals['_GETUSERSTATEREQUEST']._serialized_end=98
-  _globals['_USERSTATE']._serialized_start=100
-  _globals['_USERSTATE']._serialized_end=219
-  _globals['_USERMETA']._serialized_start=222
-  _globals['_USERMETA']._serialized_end=382
-  _globals['_SUMMARY']._serialized_start=385
-  _globals['_SUMMARY']._serialized_end=555
-  _globals['_GETROLLEDREQUEST']._serialized_start=557
-  _globals['_GETROLLEDREQUEST']._serialized_end=636
-  _globals['_ROLLED']._serialized_start=639
-  _globals['_ROLLED']._serialized_end=768
-  _globals['_PUTSUMMARYREQUEST']._serialized_start=770
-  _globals['_PUTSUMMARYREQUEST']._serialized_end=884
-  _globals['_PUTSUMMARYRESPONSE']._serialized_start=886
-  _globals['_PUTSUMMARYRESPONSE']._serialized_end=940
-  _globals['_STATESERVICE']._serialized_start=943
-  _globals['_STATESERVICE']._serialized_end=1181
+  _globals['_GETUSERSTATEREQUEST']._serialized_end=139
+  _globals['_KNOWNSTATE']._serialized_start=142
+  _globals['_KNOWNSTATE']._serialized_end=285
+  _globals['_USERSTATE']._serialized_start=288
+  _globals['_USERSTATE']._serialized_end=486
+  _globals['_GETSEENITEMSREQUEST']._serialized_start=488
+  _globals['_GETSEENITEMSREQUEST']._serialized_end=566
+  _globals['_KNOWNSEEN']._serialized_start=568
+  _globals['_KNOWNSEEN']._serialized_end=632
+  _globals['_SEENITEMS']._serialized_start=634
+  _globals['_SEENITEMS']._serialized_end=761
+  _globals['_USERMETA']._serialized_start=764
+  _globals['_USERMETA']._serialized_end=924
+  _globals['_SUMMARY']._serialized_start=927
+  _globals['_SUMMARY']._serialized_end=1097
+  _globals['_GETROLLEDREQUEST']._serialized_start=1099
+  _globals['_GETROLLEDREQUEST']._serialized_end=1178
+  _globals['_ROLLED']._serialized_start=1181
+  _globals['_ROLLED']._serialized_end=1310
+  _globals['_PUTSUMMARYREQUEST']._serialized_start=1312
+  _globals['_PUTSUMMARYREQUEST']._serialized_end=1426
+  _globals['_REPORTFAILUREREQUEST']._serialized_start=1428
+  _globals['_REPORTFAILUREREQUEST']._serialized_end=1483
+  _globals['_REPORTFAILURERESPONSE']._serialized_start=1485
+  _globals['_REPORTFAILURERESPONSE']._serialized_end=1508
+  _globals['_PUTSUMMARYRESPONSE']._serialized_start=1510
+  _globals['_PUTSUMMARYRESPONSE']._serialized_end=1564
+  _globals['_STATESERVICE']._serialized_start=1567
+  _globals['_STATESERVICE']._serialized_end=1971
 # @@protoc_insertion_point(module_scope)

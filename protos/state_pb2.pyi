@@ -7,24 +7,82 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class GetUserStateRequest(_message.Message):
-    __slots__ = ("user_id", "bundle_version")
+    __slots__ = ("user_id", "bundle_version", "known")
     USER_ID_FIELD_NUMBER: _ClassVar[int]
     BUNDLE_VERSION_FIELD_NUMBER: _ClassVar[int]
+    KNOWN_FIELD_NUMBER: _ClassVar[int]
     user_id: str
     bundle_version: str
-    def __init__(self, user_id: _Optional[str] = ..., bundle_version: _Optional[str] = ...) -> None: ...
+    known: KnownState
+    def __init__(self, user_id: _Optional[str] = ..., bundle_version: _Optional[str] = ..., known: _Optional[_Union[KnownState, _Mapping]] = ...) -> None: ...
+
+class KnownState(_message.Message):
+    __slots__ = ("epoch", "hole_end_offset", "version", "lifecycle_boundary", "sealed_end", "summary_boundary")
+    EPOCH_FIELD_NUMBER: _ClassVar[int]
+    HOLE_END_OFFSET_FIELD_NUMBER: _ClassVar[int]
+    VERSION_FIELD_NUMBER: _ClassVar[int]
+    LIFECYCLE_BOUNDARY_FIELD_NUMBER: _ClassVar[int]
+    SEALED_END_FIELD_NUMBER: _ClassVar[int]
+    SUMMARY_BOUNDARY_FIELD_NUMBER: _ClassVar[int]
+    epoch: int
+    hole_end_offset: int
+    version: int
+    lifecycle_boundary: int
+    sealed_end: int
+    summary_boundary: int
+    def __init__(self, epoch: _Optional[int] = ..., hole_end_offset: _Optional[int] = ..., version: _Optional[int] = ..., lifecycle_boundary: _Optional[int] = ..., sealed_end: _Optional[int] = ..., summary_boundary: _Optional[int] = ...) -> None: ...
 
 class UserState(_message.Message):
-    __slots__ = ("meta", "chunks", "tail", "summary")
+    __slots__ = ("meta", "chunks", "tail", "summary", "history_unchanged", "summary_unchanged", "hole_end_offset")
     META_FIELD_NUMBER: _ClassVar[int]
     CHUNKS_FIELD_NUMBER: _ClassVar[int]
     TAIL_FIELD_NUMBER: _ClassVar[int]
     SUMMARY_FIELD_NUMBER: _ClassVar[int]
+    HISTORY_UNCHANGED_FIELD_NUMBER: _ClassVar[int]
+    SUMMARY_UNCHANGED_FIELD_NUMBER: _ClassVar[int]
+    HOLE_END_OFFSET_FIELD_NUMBER: _ClassVar[int]
     meta: UserMeta
     chunks: _containers.RepeatedScalarFieldContainer[bytes]
     tail: _containers.RepeatedScalarFieldContainer[bytes]
     summary: Summary
-    def __init__(self, meta: _Optional[_Union[UserMeta, _Mapping]] = ..., chunks: _Optional[_Iterable[bytes]] = ..., tail: _Optional[_Iterable[bytes]] = ..., summary: _Optional[_Union[Summary, _Mapping]] = ...) -> None: ...
+    history_unchanged: bool
+    summary_unchanged: bool
+    hole_end_offset: int
+    def __init__(self, meta: _Optional[_Union[UserMeta, _Mapping]] = ..., chunks: _Optional[_Iterable[bytes]] = ..., tail: _Optional[_Iterable[bytes]] = ..., summary: _Optional[_Union[Summary, _Mapping]] = ..., history_unchanged: _Optional[bool] = ..., summary_unchanged: _Optional[bool] = ..., hole_end_offset: _Optional[int] = ...) -> None: ...
+
+class GetSeenItemsRequest(_message.Message):
+    __slots__ = ("user_id", "known")
+    USER_ID_FIELD_NUMBER: _ClassVar[int]
+    KNOWN_FIELD_NUMBER: _ClassVar[int]
+    user_id: str
+    known: KnownSeen
+    def __init__(self, user_id: _Optional[str] = ..., known: _Optional[_Union[KnownSeen, _Mapping]] = ...) -> None: ...
+
+class KnownSeen(_message.Message):
+    __slots__ = ("epoch", "hole_end_offset", "end")
+    EPOCH_FIELD_NUMBER: _ClassVar[int]
+    HOLE_END_OFFSET_FIELD_NUMBER: _ClassVar[int]
+    END_FIELD_NUMBER: _ClassVar[int]
+    epoch: int
+    hole_end_offset: int
+    end: int
+    def __init__(self, epoch: _Optional[int] = ..., hole_end_offset: _Optional[int] = ..., end: _Optional[int] = ...) -> None: ...
+
+class SeenItems(_message.Message):
+    __slots__ = ("epoch", "hole_end_offset", "first_position", "start", "end", "item_id_deltas")
+    EPOCH_FIELD_NUMBER: _ClassVar[int]
+    HOLE_END_OFFSET_FIELD_NUMBER: _ClassVar[int]
+    FIRST_POSITION_FIELD_NUMBER: _ClassVar[int]
+    START_FIELD_NUMBER: _ClassVar[int]
+    END_FIELD_NUMBER: _ClassVar[int]
+    ITEM_ID_DELTAS_FIELD_NUMBER: _ClassVar[int]
+    epoch: int
+    hole_end_offset: int
+    first_position: int
+    start: int
+    end: int
+    item_id_deltas: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, epoch: _Optional[int] = ..., hole_end_offset: _Optional[int] = ..., first_position: _Optional[int] = ..., start: _Optional[int] = ..., end: _Optional[int] = ..., item_id_deltas: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class UserMeta(_message.Message):
     __slots__ = ("version", "length", "first_position", "lifecycle_boundary", "tail_start", "newest_event_time_ms", "epoch")
@@ -99,6 +157,18 @@ class PutSummaryRequest(_message.Message):
     base_boundary: int
     epoch: int
     def __init__(self, user_id: _Optional[str] = ..., summary: _Optional[_Union[Summary, _Mapping]] = ..., base_boundary: _Optional[int] = ..., epoch: _Optional[int] = ...) -> None: ...
+
+class ReportFailureRequest(_message.Message):
+    __slots__ = ("user_id", "reason")
+    USER_ID_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    user_id: str
+    reason: str
+    def __init__(self, user_id: _Optional[str] = ..., reason: _Optional[str] = ...) -> None: ...
+
+class ReportFailureResponse(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
 
 class PutSummaryResponse(_message.Message):
     __slots__ = ("stored", "complete")

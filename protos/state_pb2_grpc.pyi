@@ -36,11 +36,19 @@ class StateServiceStub:
     @_typing.overload
     def __new__(cls, channel: _aio.Channel) -> StateServiceAsyncStub: ...
     GetUserState: _grpc.UnaryUnaryMultiCallable[_state_pb2.GetUserStateRequest, _state_pb2.UserState]
-    """The state that a request attends to. NOT_FOUND: no interaction of this user was ever applied."""
+    """The state that a request attends to, without what the reader has of it. NOT_FOUND: no interaction of this user was
+    ever applied.
+    """
+    GetSeenItems: _grpc.UnaryUnaryMultiCallable[_state_pb2.GetSeenItemsRequest, _state_pb2.SeenItems]
+    """The items of the lifecycle segment, exact over the whole kept history. NOT_FOUND: as GetUserState."""
     GetRolled: _grpc.UnaryUnaryMultiCallable[_state_pb2.GetRolledRequest, _state_pb2.Rolled]
     """What the lifecycle boundary left behind since the last summary for this bundle version."""
     PutSummary: _grpc.UnaryUnaryMultiCallable[_state_pb2.PutSummaryRequest, _state_pb2.PutSummaryResponse]
     """Compare-and-set: stored only if the user's summary still ends at base_boundary and nothing was deleted since."""
+    ReportFailure: _grpc.UnaryUnaryMultiCallable[_state_pb2.ReportFailureRequest, _state_pb2.ReportFailureResponse]
+    """A worker met an error with this user, not with reaching anybody. After dispatch.max_failures of them the user is a dead
+    letter, and rests until its boundary moves.
+    """
 
 @_typing.type_check_only
 class StateServiceAsyncStub(StateServiceStub):
@@ -48,11 +56,19 @@ class StateServiceAsyncStub(StateServiceStub):
 
     def __init__(self, channel: _aio.Channel) -> None: ...
     GetUserState: _aio.UnaryUnaryMultiCallable[_state_pb2.GetUserStateRequest, _state_pb2.UserState]  # type: ignore[assignment]
-    """The state that a request attends to. NOT_FOUND: no interaction of this user was ever applied."""
+    """The state that a request attends to, without what the reader has of it. NOT_FOUND: no interaction of this user was
+    ever applied.
+    """
+    GetSeenItems: _aio.UnaryUnaryMultiCallable[_state_pb2.GetSeenItemsRequest, _state_pb2.SeenItems]  # type: ignore[assignment]
+    """The items of the lifecycle segment, exact over the whole kept history. NOT_FOUND: as GetUserState."""
     GetRolled: _aio.UnaryUnaryMultiCallable[_state_pb2.GetRolledRequest, _state_pb2.Rolled]  # type: ignore[assignment]
     """What the lifecycle boundary left behind since the last summary for this bundle version."""
     PutSummary: _aio.UnaryUnaryMultiCallable[_state_pb2.PutSummaryRequest, _state_pb2.PutSummaryResponse]  # type: ignore[assignment]
     """Compare-and-set: stored only if the user's summary still ends at base_boundary and nothing was deleted since."""
+    ReportFailure: _aio.UnaryUnaryMultiCallable[_state_pb2.ReportFailureRequest, _state_pb2.ReportFailureResponse]  # type: ignore[assignment]
+    """A worker met an error with this user, not with reaching anybody. After dispatch.max_failures of them the user is a dead
+    letter, and rests until its boundary moves.
+    """
 
 class StateServiceServicer(metaclass=_abc_1.ABCMeta):
     """UNAVAILABLE: this node does not own the user's partition (now)."""
@@ -63,7 +79,17 @@ class StateServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _state_pb2.GetUserStateRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_state_pb2.UserState, _abc.Awaitable[_state_pb2.UserState]]:
-        """The state that a request attends to. NOT_FOUND: no interaction of this user was ever applied."""
+        """The state that a request attends to, without what the reader has of it. NOT_FOUND: no interaction of this user was
+        ever applied.
+        """
+
+    @_abc_1.abstractmethod
+    def GetSeenItems(
+        self,
+        request: _state_pb2.GetSeenItemsRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_state_pb2.SeenItems, _abc.Awaitable[_state_pb2.SeenItems]]:
+        """The items of the lifecycle segment, exact over the whole kept history. NOT_FOUND: as GetUserState."""
 
     @_abc_1.abstractmethod
     def GetRolled(
@@ -80,5 +106,15 @@ class StateServiceServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_state_pb2.PutSummaryResponse, _abc.Awaitable[_state_pb2.PutSummaryResponse]]:
         """Compare-and-set: stored only if the user's summary still ends at base_boundary and nothing was deleted since."""
+
+    @_abc_1.abstractmethod
+    def ReportFailure(
+        self,
+        request: _state_pb2.ReportFailureRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_state_pb2.ReportFailureResponse, _abc.Awaitable[_state_pb2.ReportFailureResponse]]:
+        """A worker met an error with this user, not with reaching anybody. After dispatch.max_failures of them the user is a dead
+        letter, and rests until its boundary moves.
+        """
 
 def add_StateServiceServicer_to_server(servicer: StateServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

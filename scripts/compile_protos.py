@@ -3,6 +3,7 @@
 import sys
 from pathlib import Path
 
+from google.rpc import status_pb2
 from grpc_tools import protoc
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -13,6 +14,9 @@ def compile_protos(out_dir: Path) -> None:
     sources = sorted(f"protos/{path.name}" for path in (ROOT / "protos").glob("*.proto"))
     plugin = Path(sys.executable).parent / "protoc-gen-mypy_grpc"
     arguments = ["protoc", f"-I{ROOT}", f"--plugin=protoc-gen-mypy_grpc={plugin}"]
+    # Google's own, which are not compiled: google/rpc, and google/protobuf.
+    packages = Path(status_pb2.__file__).parents[2]
+    arguments += [f"-I{packages}", f"-I{Path(protoc.__file__).parent / '_proto'}"]
     arguments += [
         f"--{kind}={out_dir}"
         for kind in ("python_out", "pyi_out", "grpc_python_out", "mypy_grpc_out")

@@ -8,8 +8,9 @@ from typing import Any, TypeVar
 import grpc
 
 from protos import catalogue_pb2, catalogue_pb2_grpc
-from services.clients import from_rpc_error
+from services.channels import Target, open_channel
 from services.errors import Unreachable
+from services.status_codes import from_rpc_error
 
 _Reply = TypeVar("_Reply")
 _LOOK_EVERY_S = 0.1
@@ -18,11 +19,11 @@ _LOOK_EVERY_S = 0.1
 class CatalogueClient(AbstractContextManager["CatalogueClient"]):
     """One node's; every call raises Unreachable, NotFound or InvalidRequest. Use as a context manager."""
 
-    def __init__(self, address: str, timeout_s: float) -> None:
+    def __init__(self, target: Target, timeout_s: float) -> None:
         """Nothing is connected before the first call."""
-        self._address = address
+        self._target = target
         self._timeout_s = timeout_s
-        self._channel = grpc.insecure_channel(address)
+        self._channel = open_channel(target)
         self._stub = catalogue_pb2_grpc.CatalogueServiceStub(self._channel)
 
     def __exit__(self, *error: object) -> None:
@@ -61,13 +62,14 @@ class CatalogueClient(AbstractContextManager["CatalogueClient"]):
                 return served
             if time.monotonic() > give_up_at:
                 raise Unreachable(
-                    f"{self._address} serves the catalogue up to offset {served.next_offset} after "
+                    f"{self._target.address} serves the catalogue up to offset {served.next_offset} after "
                     f"{self._timeout_s:.0f} s, not {next_offset}; `gemstream catalogue stats` says what it does"
                 )
             time.sleep(_LOOK_EVERY_S)
 
     def _call(self, method: Callable[..., _Reply], request: Any) -> _Reply:
         try:
-            return method(request, timeout=self._timeout_s)
+            metadata = self._target.credentials.metadata
+            return method(request, timeout=self._timeout_s, metadata=metadata)
         except grpc.RpcError as error:
-            raise from_rpc_error(error, self._address) from error
+            raise from_rpc_error(error, self._target.address) from error

@@ -1,36 +1,50 @@
 """gRPC clients of the state node, and of everything the command line asks."""
 
+import asyncio
 from collections.abc import Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from typing import Any
 
 import grpc
-import grpc.aio
+from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from protos import admin_pb2, admin_pb2_grpc, recommender_pb2, recommender_pb2_grpc, state_pb2
 from protos.state_pb2_grpc import StateServiceStub
-from services.errors import DataLoss, InvalidRequest, NotFound, ServiceError, Unreachable
-from services.state_messages import rolled_from_wire, summary_to_wire, user_from_wire
+from services.channels import Target, open_aio_channel, open_channel
+from services.credentials import ClientCredentials
+from services.errors import NotFound, Unreachable
+from services.state_messages import (
+    known_seen_to_wire,
+    known_to_wire,
+    rolled_from_wire,
+    seen_from_wire,
+    summary_to_wire,
+    user_from_wire,
+)
+from services.status_codes import from_rpc_error
+from services.tracing import outgoing_trace
+from state.seen_items import KnownSeen, SeenItems
 from state.summary import Summary
+from state.user_delta import Known, UserDelta, decode_delta
 from state.user_state import Rolled, UserState
 from stream.topics import partition_of
 
-_OPTIONS = [
-    ("grpc.max_receive_message_length", 16 << 20),
-    ("grpc.max_send_message_length", 16 << 20),
-    ("grpc.max_reconnect_backoff_ms", 2_000),
-]
+_PLAIN = ClientCredentials()
+_STATE_SERVICE = "gemstream.v1.StateService"
 
 
 class StateClient(AbstractAsyncContextManager["StateClient"]):
     """Reads users and exchanges summaries with one state node. Use as an async context manager."""
 
-    def __init__(self, address: str, timeout_s: float) -> None:
+    def __init__(
+        self, address: str, timeout_s: float, credentials: ClientCredentials = _PLAIN
+    ) -> None:
         """Nothing is connected before the first call."""
         self._address = address
         self._timeout_s = timeout_s
-        self._channel = grpc.aio.insecure_channel(address, options=_OPTIONS)
+        self._channel = open_aio_channel(Target(address, credentials))
         self._stub = StateServiceStub(self._channel)
+        self._health = health_pb2_grpc.HealthStub(self._channel)
 
     async def __aexit__(self, *error: object) -> None:
         """Close the channel."""
@@ -39,14 +53,45 @@ class StateClient(AbstractAsyncContextManager["StateClient"]):
     async def read_user(self, user_id: str, bundle_version: str) -> UserState | None:
         """The user's state; None when there is none. Raises Unreachable."""
         request = state_pb2.GetUserStateRequest(user_id=user_id, bundle_version=bundle_version)
+        reply = await self._find(self._stub.GetUserState, request)
+        return None if reply is None else user_from_wire(reply).decode(user_id)
+
+    async def read_delta(
+        self, user_id: str, bundle_version: str, known: Known | None
+    ) -> UserDelta | None:
+        """The user's state without what is known of it; None when there is none. Raises Unreachable, StateError."""
+        request = state_pb2.GetUserStateRequest(user_id=user_id, bundle_version=bundle_version)
+        if known is not None:
+            request.known.CopyFrom(known_to_wire(known))
+        reply = await self._find(self._stub.GetUserState, request)
+        return None if reply is None else decode_delta(user_id, user_from_wire(reply))
+
+    async def read_seen(self, user_id: str, known: KnownSeen | None = None) -> SeenItems | None:
+        """Items of the lifecycle segment, from where `known` ends; None when there is no such user. Raises Unreachable."""
+        request = state_pb2.GetSeenItemsRequest(user_id=user_id)
+        if known is not None:
+            request.known.CopyFrom(known_seen_to_wire(known))
+        reply = await self._find(self._stub.GetSeenItems, request)
+        return None if reply is None else seen_from_wire(reply)
+
+    async def _find(self, method: Any, request: Any) -> Any:
+        """The reply; None for NOT_FOUND."""
         try:
-            reply = await self._stub.GetUserState(request, timeout=self._timeout_s)
+            return await method(request, timeout=self._timeout_s, metadata=outgoing_trace())
         except grpc.RpcError as error:
             mapped = from_rpc_error(error, self._address)
             if isinstance(mapped, NotFound):
                 return None
             raise mapped from error
-        return user_from_wire(reply).decode(user_id)
+
+    async def is_ready(self) -> bool:
+        """Whether the node answers and has caught up."""
+        request = health_pb2.HealthCheckRequest(service=_STATE_SERVICE)
+        try:
+            reply = await self._health.Check(request, timeout=self._timeout_s)
+        except grpc.RpcError:
+            return False
+        return bool(reply.status == health_pb2.HealthCheckResponse.SERVING)
 
     async def read_rolled(self, user_id: str, bundle_version: str, max_chunks: int) -> Rolled:
         """What the boundary left behind. Raises NotFound, Unreachable."""
@@ -74,20 +119,29 @@ class StateClient(AbstractAsyncContextManager["StateClient"]):
             raise from_rpc_error(error, self._address) from error
         return reply.stored, reply.complete
 
+    async def report_failure(self, user_id: str, reason: str) -> None:
+        """Tell the owner that a user cannot be compressed. Raises Unreachable."""
+        request = state_pb2.ReportFailureRequest(user_id=user_id, reason=reason)
+        try:
+            await self._stub.ReportFailure(request, timeout=self._timeout_s)
+        except grpc.RpcError as error:
+            raise from_rpc_error(error, self._address) from error
+
 
 class StateClients:
     """One client per state node, kept: channels are costly to make."""
 
-    def __init__(self, timeout_s: float) -> None:
+    def __init__(self, timeout_s: float, credentials: ClientCredentials = _PLAIN) -> None:
         """None yet."""
         self._timeout_s = timeout_s
+        self._credentials = credentials
         self._clients: dict[str, StateClient] = {}
         self._stack = AsyncExitStack()
 
     def at(self, address: str) -> StateClient:
         """The client of the node at an address."""
         if address not in self._clients:
-            client = StateClient(address, self._timeout_s)
+            client = StateClient(address, self._timeout_s, self._credentials)
             self._stack.push_async_exit(client)
             self._clients[address] = client
         return self._clients[address]
@@ -105,111 +159,130 @@ class RoutedStateClient(AbstractAsyncContextManager["RoutedStateClient"]):
         find_owner: Callable[[int, float], Awaitable[str | None]],
         num_partitions: int,
         timeout_s: float,
+        credentials: ClientCredentials = _PLAIN,
     ) -> None:
         """`find_owner` tells where a partition is served; None when that is not known within some seconds."""
         self._find_owner = find_owner
         self._num_partitions = num_partitions
         self._timeout_s = timeout_s
-        self._clients = StateClients(timeout_s)
+        self._clients = StateClients(timeout_s, credentials)
 
     async def __aexit__(self, *error: object) -> None:
         """Close the channels."""
         await self._clients.close()
 
     async def read_user(self, user_id: str, bundle_version: str) -> UserState | None:
-        """The user's state; None when there is none. Raises Unreachable."""
+        """As StateClient.read_user."""
+        return await (await self._owner(user_id)).read_user(user_id, bundle_version)
+
+    async def read_delta(
+        self, user_id: str, bundle_version: str, known: Known | None
+    ) -> UserDelta | None:
+        """As StateClient.read_delta."""
+        return await (await self._owner(user_id)).read_delta(user_id, bundle_version, known)
+
+    async def read_seen(self, user_id: str, known: KnownSeen | None = None) -> SeenItems | None:
+        """As StateClient.read_seen."""
+        return await (await self._owner(user_id)).read_seen(user_id, known)
+
+    async def is_ready(self) -> bool:
+        """Whether every partition is served by a node that answers and has caught up."""
+        partitions = range(self._num_partitions)
+        owners = await asyncio.gather(*(self._find_owner(each, 0.0) for each in partitions))
+        addresses = {owner for owner in owners if owner is not None}
+        if None in owners:
+            return False
+        return all(await asyncio.gather(*(self._clients.at(each).is_ready() for each in addresses)))
+
+    async def _owner(self, user_id: str) -> StateClient:
         partition = partition_of(user_id, self._num_partitions)
         address = await self._find_owner(partition, self._timeout_s)
         if address is None:
             raise Unreachable(f"no state node has announced to serve partition {partition}")
-        return await self._clients.at(address).read_user(user_id, bundle_version)
+        return self._clients.at(address)
 
 
 def recommend(
-    address: str, request: recommender_pb2.RecommendRequest, timeout_s: float
+    target: Target, request: recommender_pb2.RecommendRequest, timeout_s: float
 ) -> recommender_pb2.RecommendResponse:
     """One blocking Recommend call. Raises Unreachable, InvalidRequest."""
-    with grpc.insecure_channel(address, options=_OPTIONS) as channel:
+    with open_channel(target) as channel:
         stub = recommender_pb2_grpc.RecommenderServiceStub(channel)
-        reply: recommender_pb2.RecommendResponse = _call(
-            stub.Recommend, request, address, timeout_s
+        reply: recommender_pb2.RecommendResponse = _call(stub.Recommend, request, target, timeout_s)
+        return reply
+
+
+def recommend_batch(
+    target: Target, request: recommender_pb2.RecommendBatchRequest, timeout_s: float
+) -> recommender_pb2.RecommendBatchResponse:
+    """One blocking RecommendBatch call. Raises Unreachable, InvalidRequest."""
+    with open_channel(target) as channel:
+        stub = recommender_pb2_grpc.RecommenderServiceStub(channel)
+        reply: recommender_pb2.RecommendBatchResponse = _call(
+            stub.RecommendBatch, request, target, timeout_s
         )
         return reply
 
 
 def describe_user(
-    address: str, user_id: str, newest: int, timeout_s: float
+    target: Target, user_id: str, newest: int, timeout_s: float
 ) -> admin_pb2.UserDescription:
     """One blocking DescribeUser call. Raises NotFound, Unreachable, InvalidRequest."""
-    with grpc.insecure_channel(address, options=_OPTIONS) as channel:
+    with open_channel(target) as channel:
         stub = admin_pb2_grpc.AdminServiceStub(channel)
         request = admin_pb2.DescribeUserRequest(user_id=user_id, newest=newest)
-        reply: admin_pb2.UserDescription = _call(stub.DescribeUser, request, address, timeout_s)
+        reply: admin_pb2.UserDescription = _call(stub.DescribeUser, request, target, timeout_s)
         return reply
 
 
-def delete_user(address: str, user_id: str, timeout_s: float) -> None:
+def delete_user(target: Target, user_id: str, timeout_s: float) -> None:
     """One blocking DeleteUser call: the deletion is in the log. Raises Unreachable, InvalidRequest."""
-    with grpc.insecure_channel(address, options=_OPTIONS) as channel:
+    with open_channel(target) as channel:
         stub = admin_pb2_grpc.AdminServiceStub(channel)
         request = admin_pb2.DeleteUserRequest(user_id=user_id)
-        _call(stub.DeleteUser, request, address, timeout_s)
+        _call(stub.DeleteUser, request, target, timeout_s)
 
 
-def delete_interactions(address: str, user_id: str, item_id: int, timeout_s: float) -> bool:
+def delete_interactions(target: Target, user_id: str, item_id: int, timeout_s: float) -> bool:
     """One blocking DeleteInteractions call; returns whether the request, which is in the log now, is applied, too.
 
     Raises Unreachable, InvalidRequest.
     """
-    with grpc.insecure_channel(address, options=_OPTIONS) as channel:
+    with open_channel(target) as channel:
         stub = admin_pb2_grpc.AdminServiceStub(channel)
         request = admin_pb2.DeleteInteractionsRequest(
             user_id=user_id, item_id=item_id, wait_ms=int(timeout_s * 900)
         )
         reply: admin_pb2.DeleteInteractionsResponse = _call(
-            stub.DeleteInteractions, request, address, timeout_s
+            stub.DeleteInteractions, request, target, timeout_s
         )
         return reply.applied
 
 
-def describe_store(address: str, timeout_s: float) -> admin_pb2.StoreDescription:
+def describe_store(target: Target, timeout_s: float) -> admin_pb2.StoreDescription:
     """One blocking DescribeStore call. Raises Unreachable."""
-    with grpc.insecure_channel(address, options=_OPTIONS) as channel:
+    with open_channel(target) as channel:
         stub = admin_pb2_grpc.AdminServiceStub(channel)
         request = admin_pb2.DescribeStoreRequest()
-        reply: admin_pb2.StoreDescription = _call(stub.DescribeStore, request, address, timeout_s)
+        reply: admin_pb2.StoreDescription = _call(stub.DescribeStore, request, target, timeout_s)
         return reply
 
 
 def take_checkpoints(
-    address: str, partition: int | None, timeout_s: float, *, prune: bool, full: bool
+    target: Target, partition: int | None, timeout_s: float, *, prune: bool, full: bool
 ) -> admin_pb2.TakeCheckpointsResponse:
     """One blocking TakeCheckpoints call. Raises NotFound, Unreachable, InvalidRequest."""
-    with grpc.insecure_channel(address, options=_OPTIONS) as channel:
+    with open_channel(target) as channel:
         stub = admin_pb2_grpc.AdminServiceStub(channel)
         request = admin_pb2.TakeCheckpointsRequest(partition=partition, prune=prune, full=full)
         reply: admin_pb2.TakeCheckpointsResponse = _call(
-            stub.TakeCheckpoints, request, address, timeout_s
+            stub.TakeCheckpoints, request, target, timeout_s
         )
         return reply
 
 
-def _call(method: Any, request: Any, address: str, timeout_s: float) -> Any:
+def _call(method: Any, request: Any, target: Target, timeout_s: float) -> Any:
     try:
-        return method(request, timeout=timeout_s)
+        return method(request, timeout=timeout_s, metadata=target.credentials.metadata)
     except grpc.RpcError as error:
-        raise from_rpc_error(error, address) from error
-
-
-def from_rpc_error(error: Any, address: str) -> Exception:
-    """The error of ours that a gRPC error means."""
-    code, text = error.code(), error.details()
-    if code is grpc.StatusCode.NOT_FOUND:
-        return NotFound(text)
-    if code is grpc.StatusCode.INVALID_ARGUMENT:
-        return InvalidRequest(text)
-    if code in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED):
-        return Unreachable(f"no answer from {address}: {text}")
-    if code is grpc.StatusCode.DATA_LOSS:
-        return DataLoss(f"{address} found damage: {text}")
-    return ServiceError(f"{address} answered {code.name}: {text}")
+        raise from_rpc_error(error, target.address) from error

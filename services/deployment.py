@@ -6,9 +6,10 @@ import sys
 from collections.abc import Callable, Sequence
 
 import grpc
-import grpc.aio
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
+from services.channels import Target, open_aio_channel
+from services.credentials import client_credentials
 from services.errors import CannotListen, SettingsError
 from services.settings import Settings
 from services.supervisor import Child, Supervisor
@@ -36,16 +37,18 @@ async def run_roles(
         Child(name=role, argv=(sys.executable, "-m", "services.cli", "run", role, *flags))
         for role in roles
     ]
-    announce = asyncio.create_task(_tell_when_ready(_addresses(settings, roles), tell))
+    credentials = client_credentials(settings.tls)
+    targets = [Target(address, credentials) for address in _addresses(settings, roles)]
+    announce = asyncio.create_task(_tell_when_ready(targets, tell))
     try:
         await Supervisor(children).run()
     finally:
         announce.cancel()
 
 
-async def wait_until_serving(address: str) -> None:
-    """Return when the server at `address` says that it is serving."""
-    async with grpc.aio.insecure_channel(address) as channel:
+async def wait_until_serving(target: Target) -> None:
+    """Return when a server says that it is serving."""
+    async with open_aio_channel(target) as channel:
         stub = health_pb2_grpc.HealthStub(channel)
         while True:
             try:
@@ -57,9 +60,9 @@ async def wait_until_serving(address: str) -> None:
             await asyncio.sleep(_CHECK_EVERY_S)
 
 
-async def _tell_when_ready(addresses: Sequence[str], tell: Callable[[str], None]) -> None:
-    await asyncio.gather(*(wait_until_serving(address) for address in addresses))
-    tell(f"ready: {', '.join(addresses)}; Ctrl-C stops everything")
+async def _tell_when_ready(targets: Sequence[Target], tell: Callable[[str], None]) -> None:
+    await asyncio.gather(*map(wait_until_serving, targets))
+    tell(f"ready: {', '.join(target.address for target in targets)}; Ctrl-C stops everything")
 
 
 def _addresses(settings: Settings, roles: Sequence[str]) -> list[str]:
@@ -75,6 +78,7 @@ def _metrics_addresses(settings: Settings, roles: Sequence[str]) -> list[str]:
         "state-node": settings.state_node.metrics_listen,
         "compression-worker": settings.compression_worker.metrics_listen,
         "inference-node": settings.inference_node.metrics_listen,
+        "trending": settings.trending.metrics_listen,
     }
     return [address for role in roles if (address := listening[role])]
 

@@ -1,26 +1,19 @@
 """The inference node: serves recommendations until it is told to stop."""
 
 import asyncio
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass
-from typing import Protocol
 
 from services.clients import RoutedStateClient, StateClient
 from services.grpc_server import GrpcServer
 from services.http_server import HttpServer
 from services.stopping import unless_stopped
 
+STATE_READINESS = "gemstream.v1.RecommenderService/state"
+"""Name of the health check that says whether the state of every user can be read."""
+_LOOK_EVERY_S = 1.0
 
-class Catalogue(Protocol):
-    """What keeps the catalogue as its topic says; services.catalogue_follower.CatalogueFollower is one."""
-
-    async def run(self) -> None:
-        """Until cancelled. Raises TopicMismatch."""
-        ...
-
-    async def wait_until_caught_up(self) -> None:
-        """Return when it serves what it would have served had the node never stopped."""
-        ...
+Task = Callable[[], Coroutine[None, None, None]]
 
 
 @dataclass(frozen=True)
@@ -30,38 +23,42 @@ class InferenceNode:
     server: GrpcServer
     users: StateClient | RoutedStateClient
     endpoints: HttpServer
-    follow_owners: Callable[[], Coroutine[None, None, None]] | None
-    """Keeps `users` informed who serves whom; None where one address is given."""
-    catalogue: Catalogue | None = None
-    """None where there is no Kafka."""
+    background: Sequence[Task]
+    """What runs as long as the node does; each goes on until it is cancelled, and takes the node with it if it fails."""
+    until_ready: Sequence[Task] = ()
+    """What has to be over before the node says that it serves."""
 
     async def run(self, stop: asyncio.Event) -> None:
         """Serve until `stop` is set, then let calls finish. Raises CannotListen, TopicMismatch."""
         async with self.users:
             with self.endpoints:
+                await self.server.set_part_serving(STATE_READINESS, serving=False)
                 await self.server.start()
-                following = [asyncio.create_task(follow()) for follow in self._follows()]
+                tasks = [
+                    asyncio.create_task(start())
+                    for start in (self._report_state_readiness, *self.background)
+                ]
                 serving = asyncio.create_task(self._serve(stop))
                 try:
-                    await asyncio.wait([serving, *following], return_when=asyncio.FIRST_COMPLETED)
+                    await asyncio.wait([serving, *tasks], return_when=asyncio.FIRST_COMPLETED)
                 finally:
                     await self.server.stop()
-                    for task in (serving, *following):
+                    for task in (serving, *tasks):
                         task.cancel()
-                    ends = await asyncio.gather(serving, *following, return_exceptions=True)
+                    ends = await asyncio.gather(serving, *tasks, return_exceptions=True)
         for end in ends:
             if isinstance(end, Exception):
                 raise end
 
-    def _follows(self) -> Iterator[Callable[[], Coroutine[None, None, None]]]:
-        if self.follow_owners is not None:
-            yield self.follow_owners
-        if self.catalogue is not None:
-            yield self.catalogue.run
-
     async def _serve(self, stop: asyncio.Event) -> None:
-        """Ready once the catalogue is what it was when the node went down."""
-        if self.catalogue is not None:
-            await unless_stopped(self.catalogue.wait_until_caught_up(), stop)
+        for wait in self.until_ready:
+            await unless_stopped(wait(), stop)
         await self.server.set_serving(True)
         await stop.wait()
+
+    async def _report_state_readiness(self) -> None:
+        """Health checks of STATE_READINESS hear whether states can be read; without, answers are popular items."""
+        while True:
+            ready = await self.users.is_ready()
+            await self.server.set_part_serving(STATE_READINESS, serving=ready)
+            await asyncio.sleep(_LOOK_EVERY_S)

@@ -1,24 +1,31 @@
-"""RecommenderService over gRPC: read the user's state, generate, say what was missing."""
+"""RecommenderService over gRPC: check a request, ask the generator, say what was missing."""
 
+import asyncio
 import logging
-from typing import Any, Protocol
+import time
+from typing import Any, Protocol, cast
 
 import grpc.aio
+import numpy as np
 
-from model.query import ItemFilter, Query, Recommended
-from protos import item_pb2, recommender_pb2, recommender_pb2_grpc
-from services.errors import DataLoss, InvalidRequest, Unreachable
-from services.generation import Generated, UserView
-from state.interaction import check_user_id
+from model.query import Query
+from protos import recommender_pb2, recommender_pb2_grpc
+from services.errors import DataLoss, Unreachable
+from services.generation import Generated
+from services.page_token import MAX_SHOWN, ItemIds, make_page_token, read_page_token
+from services.recommend_request import check_batch, check_request, query_of, request_id_of
+from services.recommendation_messages import Degradation, fill_response
+from services.request_log import RequestLog
+from services.status_codes import rpc_status, status_code
+from services.tracing import annotate
 
 log = logging.getLogger(__name__)
 
 Context = grpc.aio.ServicerContext[Any, Any]
-Degradation = recommender_pb2.Degradation
 
-DEFAULT_K = 10
-MAX_K = 500
-MAX_BEAM_WIDTH = 1_000
+_REQUEST_ID, _TRACEPARENT = "x-request-id", "traceparent"
+_BATCH_CONCURRENCY = 16
+"""Requests of one batch at the same time: a batch does not fill the queue alone."""
 
 
 class Generator(Protocol):
@@ -27,84 +34,129 @@ class Generator(Protocol):
     @property
     def bundle_version(self) -> str: ...
 
-    async def recommend(self, user_id: str, query: Query) -> Generated:
-        """The best items for a user. Raises Unreachable, DataLoss."""
+    async def recommend(
+        self,
+        user_id: str,
+        query: Query,
+        *,
+        exclude_seen: bool = False,
+        explain: bool = False,
+        deadline_s: float | None = None,
+    ) -> Generated:
+        """The best items for a user. Raises Unreachable, DataLoss, Overloaded, DeadlineExceeded."""
         ...
 
-    async def popular(self, query: Query) -> Generated:
+    async def popular(self, query: Query, *, deadline_s: float | None = None) -> Generated:
         """What everybody takes."""
         ...
 
 
 class RecommenderService(recommender_pb2_grpc.RecommenderServiceServicer):
-    """Checks requests, asks the generator, says what was missing."""
+    """Nothing is kept between calls: a page token holds what the pages before have shown."""
 
-    def __init__(self, generator: Generator) -> None:
-        """It does all the work."""
+    def __init__(self, generator: Generator, request_log: RequestLog | None = None) -> None:
+        """`generator` does all the work."""
         self._generator = generator
+        self._request_log = request_log or RequestLog()
 
     async def Recommend(
         self, request: recommender_pb2.RecommendRequest, context: Context
     ) -> recommender_pb2.RecommendResponse:
         """See protos/recommender.proto."""
-        _check(request)
-        query = Query(
-            k=request.k or DEFAULT_K,
-            beam_width=request.beam_width or None,
-            filter=ItemFilter(exclude=frozenset(request.exclude_item_ids)),
-        )
-        response = recommender_pb2.RecommendResponse()
+        request_id = request_id_of(request)
+        context.set_trailing_metadata(((_REQUEST_ID, request_id),))
+        annotate(request_id=request_id, surface=request.surface)
+        annotate(**{f"context.{key}": value for key, value in request.context.items()})
+        response = await self._answer(request, request_id, _deadline_s(context))
+        annotate(items=len(response.items), source=response.source)
+        annotate(**{f"{stage}_ms": spent for stage, spent in response.timings_ms.items()})
+        self._request_log.answered(request, response, _metadata(context, _TRACEPARENT))
+        return response
+
+    async def RecommendBatch(
+        self, request: recommender_pb2.RecommendBatchRequest, context: Context
+    ) -> recommender_pb2.RecommendBatchResponse:
+        """See protos/recommender.proto."""
+        check_batch(request)
+        slots, traceparent = asyncio.Semaphore(_BATCH_CONCURRENCY), _metadata(context, _TRACEPARENT)
+        deadline_s = _deadline_s(context)
+
+        async def entry(
+            one: recommender_pb2.RecommendRequest,
+        ) -> recommender_pb2.RecommendBatchEntry:
+            async with slots:
+                return await self._entry(one, traceparent, deadline_s)
+
+        entries = await asyncio.gather(*map(entry, request.requests))
+        failed = sum(one.status.code != 0 for one in entries)
+        annotate(requests=len(entries), failed=failed)
+        return recommender_pb2.RecommendBatchResponse(entries=entries)
+
+    async def _entry(
+        self, request: recommender_pb2.RecommendRequest, traceparent: str, deadline_s: float | None
+    ) -> recommender_pb2.RecommendBatchEntry:
+        entry = recommender_pb2.RecommendBatchEntry()
         try:
-            generated = await self._generator.recommend(request.user_id, query)
-        except (Unreachable, DataLoss) as error:
-            log.warning("answering with popular items: %s", error)
-            response.degraded.append(Degradation.DEGRADATION_STATE_UNAVAILABLE)
-            generated = await self._generator.popular(query)
-        response.bundle_version = generated.bundle_version
-        if generated.view is None:
-            response.source = recommender_pb2.SOURCE_POPULAR
+            entry.request_id = request_id_of(request)
+            response = await self._answer(request, entry.request_id, deadline_s)
+            entry.response.CopyFrom(response)
+        except Exception as error:
+            entry.status.CopyFrom(rpc_status(error))
+            if status_code(error) is grpc.StatusCode.INTERNAL:
+                log.exception("request %s of a batch failed", entry.request_id)
         else:
-            response.source = recommender_pb2.SOURCE_PERSONAL
-            _describe(response, generated.view)
-        response.items.extend(_item(entry) for entry in generated.items)
+            self._request_log.answered(request, entry.response, traceparent)
+        return entry
+
+    async def _answer(
+        self, request: recommender_pb2.RecommendRequest, request_id: str, deadline_s: float | None
+    ) -> recommender_pb2.RecommendResponse:
+        started_s = time.perf_counter()
+        check_request(request)
+        shown: ItemIds = np.zeros(0, np.uint64)
+        if request.page_token:
+            shown = read_page_token(request.page_token, request.user_id)
+        query = query_of(request, shown)
+        response = recommender_pb2.RecommendResponse(request_id=request_id)
+        try:
+            generated = await self._generator.recommend(
+                request.user_id,
+                query,
+                exclude_seen=request.exclude_seen,
+                explain=request.explain,
+                deadline_s=deadline_s,
+            )
+        except (Unreachable, DataLoss) as error:
+            log.warning("request %s: answering with popular items: %s", request_id, error)
+            response.degraded.append(Degradation.DEGRADATION_STATE_UNAVAILABLE)
+            if request.exclude_seen:
+                response.degraded.append(Degradation.DEGRADATION_SEEN_INCOMPLETE)
+            generated = await self._generator.popular(query, deadline_s=deadline_s)
+        fill_response(response, generated)
+        response.next_page_token = _next_page(request.user_id, query.k, shown, response)
+        response.timings_ms["total"] = (time.perf_counter() - started_s) * 1e3
         return response
 
 
-def _check(request: recommender_pb2.RecommendRequest) -> None:
-    check_user_id(request.user_id)
-    if request.k > MAX_K:
-        raise InvalidRequest(f"k is {request.k}; it must be 1 to {MAX_K}, or 0 for {DEFAULT_K}")
-    if request.beam_width > MAX_BEAM_WIDTH:
-        raise InvalidRequest(
-            f"beam_width is {request.beam_width}; it must be 1 to {MAX_BEAM_WIDTH}, or 0 for the server's"
-        )
+def _next_page(
+    user_id: str, k: int, shown: ItemIds, response: recommender_pb2.RecommendResponse
+) -> str:
+    """Empty where this page is the last: there is nothing more, or a token would hold too much."""
+    items = np.array([entry.item.item_id for entry in response.items], np.uint64)
+    if len(items) < k or len(items) + len(shown) > MAX_SHOWN:
+        return ""
+    return make_page_token(user_id, np.concatenate([shown, items]))
 
 
-def _describe(response: recommender_pb2.RecommendResponse, view: UserView) -> None:
-    meta = view.meta
-    covered = meta.first_position if view.summary_boundary is None else view.summary_boundary
-    response.state_version = meta.version
-    response.freshness.newest_event_time_ms = meta.newest_event_time_ms
-    response.freshness.summary_lag = max(0, meta.lifecycle_boundary - covered)
-    response.segments.recent = view.recent
-    response.segments.mid_term = view.mid_term
-    response.segments.lifecycle = view.lifecycle
-    if meta.lifecycle_boundary and view.summary_boundary is None:
-        response.degraded.append(Degradation.DEGRADATION_SUMMARY_MISSING)
-    elif response.freshness.summary_lag:
-        response.degraded.append(Degradation.DEGRADATION_SUMMARY_BEHIND)
+def _deadline_s(context: Context) -> float | None:
+    """When the caller stops waiting, as time.monotonic."""
+    remaining_s = cast("float | None", context.time_remaining())  # None: the caller set none
+    return None if remaining_s is None else time.monotonic() + remaining_s
 
 
-def _item(entry: Recommended) -> recommender_pb2.RecommendedItem:
-    item = entry.item
-    return recommender_pb2.RecommendedItem(
-        item=item_pb2.Item(
-            item_id=item.item_id,
-            author_id=item.author_id,
-            tag=item.tag,
-            title=item.title,
-            duration_ms=item.duration_ms,
-        ),
-        score=entry.score,
-        sid=entry.sid,
-    )
+def _metadata(context: Context, name: str) -> str:
+    """The first value of that name in the call's metadata, or ""."""
+    for key, value in context.invocation_metadata() or ():
+        if key == name and isinstance(value, str):
+            return value
+    return ""

@@ -15,6 +15,7 @@ import zlib
 
 import cramjam
 import numpy as np
+import numpy.typing as npt
 
 from state.errors import CorruptValue, UnknownFormat
 from state.interaction import FEATURE_COLUMNS, INTERACTION, Rows
@@ -51,6 +52,23 @@ def decode_rows(data: bytes) -> Rows:
 
     Raises UnknownFormat for a version this release does not read and CorruptValue when the bytes were damaged.
     """
+    flags, count, payload = _checked(data)
+    if flags & _AS_RECORDS:
+        return np.frombuffer(payload, INTERACTION, count)
+    names = [*FEATURE_COLUMNS, "event_hash"] if flags & _HAS_HASHES else list(FEATURE_COLUMNS)
+    return _split_columns(memoryview(bytes(cramjam.zstd.decompress(payload))), names, count)
+
+
+def decode_items(data: bytes) -> npt.NDArray[np.uint64]:
+    """The item ids alone, the first column, in half the time of all. Raises as decode_rows does."""
+    flags, count, payload = _checked(data)
+    if flags & _AS_RECORDS:
+        return np.frombuffer(payload, INTERACTION, count)["item_id"]
+    return np.frombuffer(bytes(cramjam.zstd.decompress(payload)), "<u8", count)
+
+
+def _checked(data: bytes) -> tuple[int, int, bytes]:
+    """Flags, number of interactions, payload."""
     if len(data) < _HEADER.size:
         raise CorruptValue(
             f"a block of interactions has {len(data)} bytes; at least {_HEADER.size} are needed"
@@ -65,10 +83,7 @@ def decode_rows(data: bytes) -> Rows:
         raise CorruptValue(
             f"a block of {count} interactions fails its checksum; restore the store from a checkpoint that `gemstream store verify --deep` finds good"
         )
-    if flags & _AS_RECORDS:
-        return np.frombuffer(payload, INTERACTION, count)
-    names = [*FEATURE_COLUMNS, "event_hash"] if flags & _HAS_HASHES else list(FEATURE_COLUMNS)
-    return _split_columns(memoryview(bytes(cramjam.zstd.decompress(payload))), names, count)
+    return flags, count, payload
 
 
 def _column_bytes(rows: Rows, name: str) -> bytes:

@@ -5,6 +5,7 @@ StateError
 ├── ConfigError             a setting outside its limits
 ├── CorruptValue            stored bytes that fail their check
 ├── UnknownFormat           bytes written by a release this one does not know
+├── StaleDelta              a delta of a user that does not follow what the reader has
 ├── CheckpointError         a checkpoint cannot be taken, read or used
 │   ├── RepositoryUnavailable   the place where checkpoints are kept cannot be reached, read or written
 │   └── DamagedCheckpoint   parts of it are missing, or are not what was written
@@ -35,6 +36,10 @@ class CorruptValue(StateError):
 
 class UnknownFormat(StateError):
     """Stored bytes carry a format version this release cannot read."""
+
+
+class StaleDelta(StateError):
+    """A delta of a user leaves out what the reader does not have; read the user whole."""
 
 
 class CheckpointError(StateError):

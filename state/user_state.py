@@ -60,16 +60,25 @@ class UserState:
 
 @dataclass(frozen=True)
 class StoredUser:
-    """A user as stored: encoded chunks from the lifecycle boundary on, encoded tail, summary."""
+    """A user as stored: encoded chunks from the lifecycle boundary on, encoded tail, summary.
+
+    Where the reader said what it knows, that is left out.
+    """
 
     meta: UserMeta
     chunks: list[bytes]
     tail: list[bytes]
     """Blocks, oldest first."""
     summary: Summary | None
+    hole_end: int = 0
+    """As in UserDelta."""
+    history_unchanged: bool = False
+    """No chunk and no tail: the reader has them."""
+    summary_unchanged: bool = False
+    """No summary: the reader has it."""
 
     def decode(self, user_id: str) -> UserState:
-        """Rows instead of bytes. Raises CorruptValue or UnknownFormat."""
+        """Rows instead of bytes, of a user that was read whole. Raises CorruptValue or UnknownFormat."""
         blocks = [decode_rows(block) for block in (*self.chunks, *self.tail)]
         return UserState(user_id, self.meta, join_rows(blocks), self.summary)
 

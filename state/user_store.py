@@ -1,9 +1,10 @@
 """The user states of one partition: apply arrivals, read users, keep the position, dirty marks and summaries."""
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeVar
 
 from state import keys
 from state.arrivals import Applied, Arrivals, Hole, Position
@@ -11,12 +12,14 @@ from state.head_codec import decode_head
 from state.head_table import HeadTable
 from state.key_value_store import Batch, Family, KeyValueStore
 from state.poll_batch import PollBatch, read_num_users, read_position
+from state.seen_items import KnownSeen, SeenItems, distinct_items
 from state.segments import HistoryConfig
 from state.store_format import check_format
 from state.summary import Summary, may_replace
 from state.summary_codec import decode_summary, encode_summary
+from state.user_delta import Known
 from state.user_records import read_chunks, read_head, read_summary, scan_user
-from state.user_state import Rolled, StoredUser
+from state.user_state import Rolled, StoredUser, UserMeta
 
 
 @dataclass(frozen=True)
@@ -26,6 +29,8 @@ class DirtyMark:
     user_id: str
     lifecycle_boundary: int
 
+
+_Known = TypeVar("_Known", Known, KnownSeen)
 
 DEFAULT_CACHED_USERS = 16_384
 
@@ -56,6 +61,7 @@ class UserStore:
         self._store = store
         self._table = HeadTable(store, max_cached_users)
         self._write_lock = threading.Lock()
+        self._hole_end = max((hole.end_offset for hole in self.holes()), default=0)
 
     def position(self) -> Position | None:
         """How far the partition was applied; None when nothing of it was."""
@@ -82,21 +88,88 @@ class UserStore:
                 raise
         return poll.applied
 
+    def rewrite(self, make_batch: Callable[[KeyValueStore], Batch]) -> None:
+        """Write the batch that `make_batch` makes of what is stored, while nobody else writes."""
+        with self._write_lock:
+            batch = make_batch(self._store)
+            self._table.clear()
+            self._store.write(batch)
+
+    def ingest_if_empty(
+        self, files: Mapping[Family, Sequence[Path]], begun: Batch, done: Batch
+    ) -> bool:
+        """Take sorted files, where no user is stored yet: `begun` is written before, `done` after them.
+
+        Returns false where there are users. Durable when it returns.
+        """
+        with self._write_lock:
+            if next(self._store.scan(Family.USERS, *keys.all_users()), None) is not None:
+                return False
+            self._store.write(begun)
+            self._store.flush()
+            self._table.clear()
+            for family, paths in files.items():
+                self._store.ingest(family, paths)
+            self._store.write(done)
+            self._store.flush()
+        return True
+
     def flush(self) -> None:
         """Wait until everything applied survives a loss of power."""
         self._store.flush()
 
-    def read_user(self, user_id: str, bundle_version: str) -> StoredUser | None:
-        """One moment of a user, without the chunks of the lifecycle segment; None when there is no such user."""
+    def read_user(
+        self, user_id: str, bundle_version: str, known: Known | None = None
+    ) -> StoredUser | None:
+        """One moment of a user, without the chunks of the lifecycle segment; None when there is no such user.
+
+        What the reader has by `known` is left out, as far as it still holds.
+        """
         prefix = keys.user_prefix(user_id.encode())
         cursor = scan_user(self._store, prefix)
         head = read_head(cursor, prefix)
         if head is None:
             return None
-        meta = head.meta
-        chunks = read_chunks(cursor, prefix, meta.lifecycle_boundary, meta.tail_start)
+        meta, known = head.meta, self._if_it_holds(known, head.meta)
+        start = known.first_missing(meta) if known else meta.lifecycle_boundary
+        unchanged = known is not None and known.version == meta.version
+        chunks = read_chunks(cursor, prefix, start, meta.tail_start)
         summary = read_summary(cursor, prefix, bundle_version)
-        return StoredUser(meta, chunks, head.all_blocks(), summary)
+        has_summary = known is not None and known.has(summary)
+        return StoredUser(
+            meta,
+            chunks,
+            [] if unchanged else head.all_blocks(),
+            None if has_summary else summary,
+            self._hole_end,
+            history_unchanged=unchanged,
+            summary_unchanged=has_summary,
+        )
+
+    def read_seen(self, user_id: str, known: KnownSeen | None = None) -> SeenItems | None:
+        """The items of the lifecycle segment, from where `known` ends if that holds; None when there is no such user."""
+        prefix = keys.user_prefix(user_id.encode())
+        cursor = scan_user(self._store, prefix)
+        head = read_head(cursor, prefix)
+        if head is None:
+            return None
+        meta, known = head.meta, self._if_it_holds(known, head.meta)
+        start, end = meta.first_position, meta.lifecycle_boundary
+        if known is not None and start <= known.end <= end:
+            start = known.end
+        return SeenItems(
+            epoch=meta.epoch,
+            hole_end=self._hole_end,
+            first_position=meta.first_position,
+            start=start,
+            end=end,
+            item_ids=distinct_items(read_chunks(cursor, prefix, start, end)),
+        )
+
+    def _if_it_holds(self, known: _Known | None, meta: UserMeta) -> _Known | None:
+        """What a reader knows, where positions mean to it what they mean here."""
+        holds = known and (known.epoch, known.hole_end) == (meta.epoch, self._hole_end)
+        return known if holds else None
 
     def read_rolled(self, user_id: str, bundle_version: str, max_chunks: int) -> Rolled | None:
         """At most `max_chunks` chunks between the user's summary and boundary; None when there is no such user."""
@@ -161,7 +234,7 @@ class UserStore:
         return True
 
     def clear_if_complete(self, user_id: str, bundle_version: str) -> None:
-        """Take back a mark that no worker of this bundle has work for: its summary ends at the boundary."""
+        """Take back a mark that no worker of this bundle has work for: nothing is kept between summary and boundary."""
         prefix = keys.user_prefix(user_id.encode())
         with self._write_lock:
             head, summary = self._store.get(
@@ -169,8 +242,10 @@ class UserStore:
             )
             if head is None:
                 return
+            meta, _ = decode_head(head)
             end = decode_summary(summary, bundle_version).boundary if summary else 0
-            if end == decode_head(head)[0].lifecycle_boundary:
+            # What left the history before it was compressed is not to be had any more.
+            if max(end, meta.first_position) >= meta.lifecycle_boundary:
                 batch = Batch()
                 batch.delete(Family.SYSTEM, keys.dirty_key(user_id.encode()))
                 self._store.write(batch)
@@ -212,6 +287,7 @@ class UserStore:
             batch.put(Family.SYSTEM, keys.POSITION_KEY, Position(end_offset, 0).encode())
             self._store.write(batch)
         self._store.flush()
+        self._hole_end = end_offset
 
     def holes(self) -> list[Hole]:
         """What was lost to retention and accepted by an operator, oldest first."""

@@ -15,7 +15,7 @@ from model.network import Network, NetworkConfig
 from model.new_items import NewItem
 from model.tokenizer.item_vectors import CONTENT, COOCCURRENCE, ItemVectors
 from model.tokenizer.residual_kmeans import ResidualKMeans
-from model.tokenizer.tokenizer import TokenizerConfig, split
+from model.tokenizer.tokenizer import TokenizerConfig
 from model.trie import Trie
 from state.segments import HistoryConfig
 from state.user_state import UserMeta, UserState
@@ -30,11 +30,11 @@ def make_bundle(num_items: int) -> Bundle:
     torch.manual_seed(0)
     random = np.random.default_rng(0)
     config, history = TokenizerConfig(), HistoryConfig()
-    network = Network(NetworkConfig(), history.recent_len, config.num_levels, config.codebook_size)
+    network = Network(NetworkConfig(), history, config.num_levels, config.codebook_size)
     parts = [(name, 1.0, torch.randn(num_items, WIDTH)) for name in (COOCCURRENCE, CONTENT)]
     vectors = ItemVectors.join(parts)
     sample = vectors.vectors_RV[torch.randperm(num_items)[: 256 * config.num_levels]]
-    tokenizer = ResidualKMeans([part * 0.7**n for n, part in enumerate(split(sample, 256))])
+    tokenizer = ResidualKMeans([part * 0.7**n for n, part in enumerate(torch.split(sample, 256))])
     columns: dict[str, npt.NDArray[Any]] = {
         "item_ids": np.arange(1, num_items + 1, dtype=np.uint64),
         "author_ids": random.integers(0, 5_000, num_items).astype(np.uint64),

@@ -17,6 +17,7 @@ from bench.report import RESULTS, write_report
 from bench.soak.load import Load, Reads, Sent, produce, read
 from bench.soak.samples import Sample, newest_growth, rss_slope, write_csv
 from bench.state_node import StateNodeProcess
+from services.channels import Target
 from services.clients import describe_store
 from stream.topics import TopicsConfig
 
@@ -106,7 +107,7 @@ async def _sample(second: float, node: StateNodeProcess, group: GroupWatch, sent
 def _describe(address: str) -> float:
     """Seconds that an operator's `store stats` takes on a store of this size."""
     start = time.perf_counter()
-    describe_store(address, _DESCRIBE_TIMEOUT_S)
+    describe_store(Target(address), _DESCRIBE_TIMEOUT_S)
     return time.perf_counter() - start
 
 

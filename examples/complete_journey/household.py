@@ -11,6 +11,7 @@ from examples.complete_journey.roles import Deployment
 from protos.admin_pb2 import UserDescription
 from protos.recommender_pb2 import RecommendRequest, RecommendResponse
 from services import clients
+from services.channels import Target
 from services.cli.output import age_text, time_text
 from services.cli.recommend import describe
 
@@ -20,12 +21,13 @@ NUM_SHOWN = 20
 
 def recommend(where: Deployment, household: str, k: int = NUM_SHOWN) -> RecommendResponse:
     """K items for a household."""
-    return clients.recommend(where.recommender, RecommendRequest(user_id=household, k=k), TIMEOUT_S)
+    request = RecommendRequest(user_id=household, k=k)
+    return clients.recommend(Target(where.recommender), request, TIMEOUT_S)
 
 
 def describe_household(where: Deployment, household: str) -> UserDescription:
     """What the state node holds of a household."""
-    return clients.describe_user(where.state, household, 0, TIMEOUT_S)
+    return clients.describe_user(Target(where.state), household, 0, TIMEOUT_S)
 
 
 def show_segments(console: Console, moments: dict[str, UserDescription]) -> None:

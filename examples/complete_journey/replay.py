@@ -8,6 +8,7 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
 from examples.complete_journey.roles import Deployment
 from services import clients
+from services.channels import Target
 from services.event_producer import produce_events
 from services.settings import load_settings
 from state.event_log import EventLog
@@ -63,5 +64,5 @@ async def _replay(
 
 async def _look(where: Deployment) -> tuple[int, int]:
     """Events applied in all partitions, and users owed a summary."""
-    store = await asyncio.to_thread(clients.describe_store, where.state, TIMEOUT_S)
+    store = await asyncio.to_thread(clients.describe_store, Target(where.state), TIMEOUT_S)
     return sum(partition.next_offset for partition in store.partitions), store.dirty_users

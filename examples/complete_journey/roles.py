@@ -12,6 +12,7 @@ from pathlib import Path
 
 from rich.console import Console
 
+from services.channels import Target
 from services.deployment import wait_until_serving
 from services.local_kafka import start_kafka
 from services.supervisor import die_with_parent
@@ -75,7 +76,7 @@ def _roles(config: Path, bootstrap: str, log: Path) -> Iterator[None]:
 
 async def _wait_until_ready(addresses: list[str]) -> None:
     async with asyncio.timeout(READY_WITHIN_S):
-        await asyncio.gather(*(wait_until_serving(address) for address in addresses))
+        await asyncio.gather(*(wait_until_serving(Target(address)) for address in addresses))
 
 
 def _free_address() -> str:

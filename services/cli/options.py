@@ -5,6 +5,8 @@ from typing import Annotated
 
 import typer
 
+from services.channels import Target
+from services.credentials import client_credentials
 from services.settings import load_settings
 
 ConfigOption = Annotated[
@@ -42,13 +44,21 @@ RecommenderAddressOption = Annotated[
 ]
 
 
-def state_address(given: str | None, config: Path | None) -> str:
+def state_address(given: str | None, config: Path | None) -> Target:
     """The state node to ask: as given (option, then environment), else the settings'. Raises SettingsError."""
     settings = load_settings(config, {})
-    return given or settings.state_node.address
+    credentials = client_credentials(settings.tls, settings.admin)
+    return Target(given or settings.state_node.address, credentials)
 
 
-def recommender_address(given: str | None, config: Path | None) -> str:
+def catalogue_address(given: str | None, config: Path | None) -> Target:
+    """The inference node whose catalogue is asked about; as `recommender_address`, with the token of admin calls."""
+    settings = load_settings(config, {})
+    credentials = client_credentials(settings.tls, settings.admin)
+    return Target(given or settings.inference_node.listen, credentials)
+
+
+def recommender_address(given: str | None, config: Path | None) -> Target:
     """The inference node to ask: as given (option, then environment), else the settings'. Raises SettingsError."""
     settings = load_settings(config, {})
-    return given or settings.inference_node.listen
+    return Target(given or settings.inference_node.listen, client_credentials(settings.tls))

@@ -6,6 +6,7 @@ from typing import Annotated
 import typer
 
 from protos import admin_pb2
+from services.channels import Target
 from services.cli.options import ConfigOption, StateAddressOption, TimeoutOption, state_address
 from services.cli.output import (
     CommandError,
@@ -118,7 +119,7 @@ def _not_applied(what: str, timeout: float) -> str:
     return f"the {what} is in the log, but not applied after {timeout:.0f} s; see `gemstream store stats`"
 
 
-def _epoch(address: str, user: str, timeout: float) -> int | None:
+def _epoch(address: Target, user: str, timeout: float) -> int | None:
     """How often the user was deleted; None while nothing is known of the user."""
     from services import clients
 

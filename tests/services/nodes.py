@@ -1,7 +1,8 @@
 """Small servers and fakes for tests of the gRPC services."""
 
+import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Iterable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any
@@ -9,21 +10,26 @@ from typing import Any
 import numpy as np
 
 from model.catalogue import CatalogueItem
-from model.query import Query, Recommended
+from model.query import AttendedInteraction, Explanation, ItemIds, Query, Recommended
+from model.user_context import Reused
 from protos.admin_pb2_grpc import add_AdminServiceServicer_to_server
 from protos.recommender_pb2_grpc import add_RecommenderServiceServicer_to_server
 from protos.state_pb2_grpc import add_StateServiceServicer_to_server
 from services.admin_service import AdminService, NodeView
 from services.checkpointer import Checkpointer
+from services.credentials import ServerCredentials
 from services.generation import Generator, UserReader
 from services.grpc_server import GrpcServer
 from services.recommender_service import RecommenderService
+from services.request_log import RequestLog
 from services.state_service import StateService
+from services.tracing import Tracing
 from state.arrivals import Arrivals, Deletion, Position
 from state.interaction import Rows, empty_rows
 from state.key_value_store import MemoryStore
 from state.partition_stores import PartitionStores
 from state.summary import Summary
+from state.user_delta import UserSegments
 from state.user_state import UserState
 from state.user_store import UserStore
 from stream.phases import Phase
@@ -42,7 +48,8 @@ class FakeOwner:
         default_factory=lambda: PartitionStores(lambda _: MemoryStore(), SMALL)
     )
     assigned: set[int] = field(default_factory=lambda: set(range(NUM_PARTITIONS)))
-    summaries_for: list[str] = field(default_factory=list)
+    outcomes: list[str] = field(default_factory=list)
+    """What became of jobs."""
     wakes: int = 0
     deleted: list[str] = field(default_factory=list)
     stuck_at: int | None = None
@@ -58,6 +65,18 @@ class FakeOwner:
 
     def wake(self) -> None:
         self.wakes += 1
+
+    def progressed(self, user_id: str) -> None:
+        self.outcomes.append(f"{user_id} progressed")
+
+    def released(self, user_id: str) -> None:
+        self.outcomes.append(f"{user_id} released")
+
+    def completed(self, user_id: str) -> None:
+        self.outcomes.append(f"{user_id} completed")
+
+    def failed(self, user_id: str, reason: str) -> None:
+        self.outcomes.append(f"{user_id} failed: {reason}")
 
     async def delete(self, user: str) -> None:
         """As if the deletion went through the log."""
@@ -88,14 +107,13 @@ class FakeOwner:
         store.apply(Arrivals(store.partition, end, users, offsets[wanted], rows[wanted]))
 
     @contextlib.asynccontextmanager
-    async def serving(self) -> AsyncIterator[str]:
+    async def serving(
+        self, credentials: ServerCredentials | None = None, tracing: Tracing | None = None
+    ) -> AsyncIterator[str]:
         """The address of the running services."""
-        server = GrpcServer(
-            "127.0.0.1:0", ["gemstream.v1.StateService", "gemstream.v1.AdminService"]
-        )
-        service = StateService(
-            self.stores, NUM_PARTITIONS, lambda: self.assigned, self.summaries_for.append, self.wake
-        )
+        names = ["gemstream.v1.StateService", "gemstream.v1.AdminService"]
+        server = GrpcServer("127.0.0.1:0", names, credentials, tracing)
+        service = StateService(self.stores, NUM_PARTITIONS, lambda: self.assigned, self)
         node = NodeView(
             self.stores,
             NUM_PARTITIONS,
@@ -116,11 +134,28 @@ class FakeOwner:
             await server.stop()
 
 
+@dataclass(frozen=True)
+class FakeContext:
+    user: UserSegments
+    num_bytes: int = 100
+    num_keys: tuple[int, int] = (3, 1)
+
+
 class FakeRecommender:
     """Recommends the user's own newest items; popular is 900 and up."""
 
     bundle_version = "v1"
     history = SMALL
+
+    def encode(self, user: UserSegments, previous: Any = None) -> Any:
+        return FakeContext(user), Reused()
+
+    def answer(
+        self, contexts: Sequence[Any], queries: Sequence[Query], check: Callable[[], None]
+    ) -> list[Sequence[Recommended]]:
+        check()
+        pairs = zip(contexts, queries, strict=True)
+        return [self.recommend(context.user.state, query) for context, query in pairs]
 
     def recommend(self, state: UserState, query: Query) -> Sequence[Recommended]:
         return self._answer(state.rows["item_id"][::-1].tolist(), query)
@@ -128,8 +163,20 @@ class FakeRecommender:
     def popular(self, query: Query) -> Sequence[Recommended]:
         return self._answer(range(900, 1_900), query)
 
+    def explain(
+        self, state: UserState, query: Query, found: Sequence[Recommended]
+    ) -> Sequence[Explanation]:
+        last = AttendedInteraction(CatalogueItem(7), START_MS, 0.5)
+        one = Explanation(recent=0.5, mid_term=0.25, lifecycle=0.0, repeats=0.25, attended=(last,))
+        return [one] * len(found)
+
+    def pick(self, item_ids: ItemIds, scores: Any, query: Query) -> Sequence[Recommended]:
+        """It knows items below 2,000."""
+        return self._answer((item for item in item_ids.tolist() if item < 2_000), query)
+
     def _answer(self, items: Iterable[int], query: Query) -> Sequence[Recommended]:
-        kept = [item for item in items if item not in query.filter.exclude]
+        excluded = query.filter.exclude | set(query.filter.exclude_ids.tolist())
+        kept = [item for item in items if item not in excluded]
         return [
             Recommended(CatalogueItem(item, title="thing"), -1.0, (1, 2, 3))
             for item in kept[: query.k]
@@ -137,18 +184,30 @@ class FakeRecommender:
 
 
 @contextlib.asynccontextmanager
-async def recommending(users: UserReader, recommender: Any = None) -> AsyncIterator[str]:
+async def recommending(
+    users: UserReader,
+    recommender: Any = None,
+    *,
+    log_requests: bool = False,
+    credentials: ServerCredentials | None = None,
+    tracing: Tracing | None = None,
+) -> AsyncIterator[str]:
     """The address of a RecommenderService with a fake network."""
-    server = GrpcServer("127.0.0.1:0", ["gemstream.v1.RecommenderService"])
+    names = ["gemstream.v1.RecommenderService"]
+    server = GrpcServer("127.0.0.1:0", names, credentials, tracing)
     with ThreadPoolExecutor(1) as executor:
-        generator = Generator(recommender or FakeRecommender(), users, executor)
-        add_RecommenderServiceServicer_to_server(RecommenderService(generator), server.server)
+        fake: Any = recommender or FakeRecommender()
+        generator = Generator(fake, users, executor)
+        running = asyncio.create_task(generator.run())
+        service = RecommenderService(generator, RequestLog(enabled=log_requests))
+        add_RecommenderServiceServicer_to_server(service, server.server)
         address = await server.start()
         await server.set_serving(True)
         try:
             yield address
         finally:
             await server.stop()
+            running.cancel()
 
 
 class SumCompressor:

@@ -20,6 +20,7 @@ from protos.state_pb2_grpc import StateServiceStub
 from services.clients import StateClient
 from services.errors import CannotListen, NotFound, Unreachable
 from services.grpc_server import GrpcServer
+from state.user_delta import apply_delta
 from state.user_state import UserState
 from stream.topics import partition_of
 from tests.services.nodes import (
@@ -129,6 +130,64 @@ async def test_state_is_read_whole() -> None:
         assert await users.read_user("nobody", "v1") is None
         with pytest.raises(NotFound):
             await users.read_rolled("nobody", "v1", 1)
+
+
+async def test_deltas_bring_what_changed_and_no_accumulators() -> None:
+    owner = FakeOwner()
+    owner.add("ann", 20)
+    async with owner.serving() as address, StateClient(address, 5.0) as users:
+        first = await users.read_delta("ann", "v1", None)
+        assert first is not None
+        copy = apply_delta(None, first)
+        summary = SumCompressor().roll(None, [make_rows(list(range(6)))], 6, 1)
+        await users.put_summary("ann", summary, 0, 0)
+        with_summary = await users.read_delta("ann", "v1", copy.known)
+        assert with_summary is not None
+        assert with_summary.history_unchanged
+        assert with_summary.summary is not None
+        assert with_summary.summary.accumulators == b""
+        copy = apply_delta(copy, with_summary)
+        same = await users.read_delta("ann", "v1", copy.known)
+        assert same is not None
+        assert same.unchanged
+        assert apply_delta(copy, same) == copy
+        owner.add("ann", 4)
+        newer = await users.read_delta("ann", "v1", copy.known)
+        assert newer is not None
+        assert list(newer.chunks) == [15]
+        copy = apply_delta(copy, newer)
+        whole = await users.read_user("ann", "v1")
+        assert whole is not None
+        assert copy.state.meta == whole.meta
+        assert copy.state.rows.tobytes() == whole.rows.tobytes()
+        assert await users.read_delta("nobody", "v1", None) is None
+
+
+async def test_a_reader_that_has_a_summary_asks_for_no_other() -> None:
+    owner = FakeOwner()
+    owner.add("ann", 20)
+    async with owner.serving() as address, StateClient(address, 5.0) as users:
+        await users.put_summary(
+            "ann", SumCompressor().roll(None, [make_rows(list(range(6)))], 6, 1), 0, 0
+        )
+        first = await users.read_delta("ann", "v1", None)
+        assert first is not None
+        await users.read_delta("ann", "v1", apply_delta(None, first).known)
+    assert owner.wakes == 0
+
+
+async def test_seen_items_come_whole_and_then_what_is_new() -> None:
+    owner = FakeOwner()
+    owner.add("ann", 20)
+    async with owner.serving() as address, StateClient(address, 5.0) as users:
+        first = await users.read_seen("ann")
+        assert first is not None
+        assert first.item_ids.tolist() == [1, 2, 3, 4, 5, 6]
+        owner.add("ann", 3)
+        more = await users.read_seen("ann", first.known)
+        assert more is not None
+        assert (more.start, more.end, more.item_ids.tolist()) == (6, 9, [7, 8, 9])
+        assert await users.read_seen("nobody") is None
 
 
 async def test_users_of_partitions_owned_elsewhere_are_not_served() -> None:

@@ -20,13 +20,14 @@ from model.bundle import load_bundle
 from protos import recommender_pb2, recommender_pb2_grpc
 from protos.item_pb2 import CatalogueEntry, Item
 from services.catalogue_config import CatalogueConfig
+from services.channels import Target
 from services.cli.main import app
 from services.deployment import wait_until_serving
 from services.errors import NotFound
 from services.item_files import read_entries
 from services.local_kafka import RunningKafka
 from services.settings import InferenceNodeConfig, Settings
-from services.wiring import run_inference_node
+from services.wiring.inference_node import run_inference_node
 from stream.errors import TopicMismatch
 from stream.item_records import send_entries, send_removals
 from stream.producer import Producer
@@ -68,7 +69,7 @@ class Node:
 
     async def until_ready(self, node: "asyncio.Task[None]") -> None:
         """By what readiness says, not by the first answer."""
-        ready = asyncio.create_task(wait_until_serving(self.address))
+        ready = asyncio.create_task(wait_until_serving(Target(self.address)))
         async with asyncio.timeout(DEADLINE_S):
             await asyncio.wait([ready, node], return_when=asyncio.FIRST_COMPLETED)
         ready.cancel()

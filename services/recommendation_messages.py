@@ -1,0 +1,92 @@
+"""Answers as messages of protos/recommender.proto: items, what they were made from, and what was missing."""
+
+import time
+
+from model.catalogue import CatalogueItem
+from model.query import AttendedInteraction, Explanation, Recommended, Source
+from protos import item_pb2, recommender_pb2
+from services.generation import Generated, UserView
+
+Degradation = recommender_pb2.Degradation
+
+SOURCES = {
+    Source.PERSONAL: recommender_pb2.SOURCE_PERSONAL,
+    Source.TRENDING: recommender_pb2.SOURCE_TRENDING,
+    Source.POPULAR: recommender_pb2.SOURCE_POPULAR,
+}
+
+
+def fill_response(response: recommender_pb2.RecommendResponse, generated: Generated) -> None:
+    """Everything that the generator knows of its answer."""
+    if generated.view is not None:
+        response.source = recommender_pb2.SOURCE_PERSONAL
+        _describe(response, generated.view)
+    else:
+        first = generated.items[0].source if generated.items else Source.POPULAR
+        response.source = SOURCES[first]
+    if not generated.seen_complete:
+        response.degraded.append(Degradation.DEGRADATION_SEEN_INCOMPLETE)
+    response.bundle_version = generated.bundle_version
+    response.timings_ms.update(generated.timings_ms)
+    for entry in generated.items:
+        item = _recommended(entry)
+        reason = generated.explanations.get(entry.item.item_id)
+        if reason is not None:
+            item.reason.CopyFrom(_reason(reason))
+        response.items.append(item)
+
+
+def _describe(response: recommender_pb2.RecommendResponse, view: UserView) -> None:
+    meta = view.meta
+    covered = meta.first_position if view.summary_boundary is None else view.summary_boundary
+    response.state_version = meta.version
+    response.freshness.newest_event_time_ms = meta.newest_event_time_ms
+    if meta.newest_event_time_ms:
+        age_ms = time.time_ns() // 1_000_000 - meta.newest_event_time_ms
+        response.freshness.age_ms = max(0, age_ms)
+    response.freshness.summary_lag = max(0, meta.lifecycle_boundary - covered)
+    response.segments.recent = view.recent
+    response.segments.mid_term = view.mid_term
+    response.segments.lifecycle = view.lifecycle
+    if view.is_stale:
+        response.degraded.append(Degradation.DEGRADATION_STATE_STALE)
+    if meta.lifecycle_boundary and view.summary_boundary is None:
+        response.degraded.append(Degradation.DEGRADATION_SUMMARY_MISSING)
+    elif response.freshness.summary_lag:
+        response.degraded.append(Degradation.DEGRADATION_SUMMARY_BEHIND)
+
+
+def _recommended(entry: Recommended) -> recommender_pb2.RecommendedItem:
+    return recommender_pb2.RecommendedItem(
+        item=_item(entry.item), score=entry.score, sid=entry.sid, source=SOURCES[entry.source]
+    )
+
+
+def _reason(explanation: Explanation) -> recommender_pb2.Reason:
+    return recommender_pb2.Reason(
+        shares=recommender_pb2.StreamShares(
+            recent=explanation.recent,
+            mid_term=explanation.mid_term,
+            lifecycle=explanation.lifecycle,
+            repeats=explanation.repeats,
+        ),
+        attended=[_attended(interaction) for interaction in explanation.attended],
+    )
+
+
+def _attended(interaction: AttendedInteraction) -> recommender_pb2.AttendedInteraction:
+    return recommender_pb2.AttendedInteraction(
+        item=_item(interaction.item),
+        event_time_ms=interaction.event_time_ms,
+        attention=interaction.attention,
+    )
+
+
+def _item(item: CatalogueItem) -> item_pb2.Item:
+    return item_pb2.Item(
+        item_id=item.item_id,
+        author_id=item.author_id,
+        tag=item.tag,
+        title=item.title,
+        duration_ms=item.duration_ms,
+    )
