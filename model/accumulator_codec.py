@@ -28,6 +28,8 @@ from torch import Tensor
 
 from model.accumulators import Accumulators, from_tensors
 from model.errors import SummaryError
+from model.layers import LayerConfig
+from model.lifecycle import LifecycleConfig
 
 _PLAIN, _WITH_KEYS = (b"GMQ1", struct.Struct("<4s3H")), (b"GMQ2", struct.Struct("<4s5H"))
 
@@ -42,10 +44,29 @@ class AccumulatorLayout:
     queries: int
     kept: int
 
+    @staticmethod
+    def of(layer: LayerConfig, lifecycle: LifecycleConfig) -> "AccumulatorLayout":
+        """That of a network's lifecycle stream."""
+        return AccumulatorLayout(
+            layers=lifecycle.num_layers,
+            heads=layer.num_heads,
+            head_width=layer.width // layer.num_heads,
+            queries=lifecycle.num_queries,
+            kept=lifecycle.top_r if lifecycle.delta == "top_r" else 0,
+        )
+
+    @property
+    def num_bytes(self) -> int:
+        """What `encode` gives, whatever the sums."""
+        return len(self._header()) + self._num_payload_bytes
+
+    @property
+    def _num_payload_bytes(self) -> int:
+        return sum(prod(shape) * int(dtype[2:]) for shape, dtype in self._parts())
+
     def empty(self) -> Accumulators:
         """Of no interaction."""
-        num_bytes = sum(prod(shape) * int(dtype[2:]) for shape, dtype in self._parts())
-        parts = self._read(bytes(num_bytes), 0)
+        parts = self._read(bytes(self._num_payload_bytes), 0)
         if self.kept:
             parts[2].fill_(-torch.inf)
         return from_tensors(parts)
@@ -59,10 +80,7 @@ class AccumulatorLayout:
 
     def decode(self, data: bytes) -> Accumulators:
         """Inverse of `encode`. Raises SummaryError for another layout."""
-        header = self._header()
-        num_bytes = len(header) + sum(
-            prod(shape) * int(dtype[2:]) for shape, dtype in self._parts()
-        )
+        header, num_bytes = self._header(), self.num_bytes
         if len(data) != num_bytes or data[: len(header)] != header:
             raise SummaryError(
                 f"accumulators have {len(data)} bytes and header {data[: len(header)]!r}; expected are {num_bytes} "

@@ -3,7 +3,7 @@
 Shapes: B requests, W beams, P codes so far, C children, K codes per level.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -12,8 +12,11 @@ from torch import Tensor
 from model.repeats import RepeatMixture
 from model.trie import Trie
 
-ScoreNext = Callable[[Tensor], Tensor]
-"""Prefixes [B, W, P] to logits of the next level [B, W, K]."""
+ScoreNext = Callable[[Tensor, Tensor], Tensor]
+"""Prefixes [B, W, P] to logits of the next level [B, W, K].
+
+The second argument [B, W] tells which beam of the call before each prefix continues; zeros at first.
+"""
 
 
 @dataclass(frozen=True)
@@ -32,33 +35,48 @@ class Beams:
     """[B]: no SID outside the beams has a larger log-probability; -inf where none was left out."""
 
 
+@dataclass(frozen=True)
+class Limits:
+    """What beams may be."""
+
+    max_per_first_code: int | None = None
+    """At most so many beams of a request share their first code; what that costs counts as dropped."""
+    blocked: Sequence[Tensor] | None = None
+    """Per level, the nodes [B, nodes] that no beam may take; they do not count as dropped."""
+
+
+NO_LIMITS = Limits()
+
+
 def beam_search(
     score_next: ScoreNext,
     trie: Trie,
     num_requests: int,
     beam_width: int,
     mixture: RepeatMixture | None = None,
-    max_per_first_code: int | None = None,
+    limits: Limits = NO_LIMITS,
 ) -> Beams:
     """The `beam_width` best SIDs per request, as far as greedy pruning finds them.
 
     Beams compete by log P(prefix): the generator's, or with a `mixture` generator and repeats together. It bounds all
-    SIDs with that prefix, so beams no worse than `dropped_log_probs` are proven to be the best there are. At most
-    `max_per_first_code` beams share their first code.
+    SIDs with that prefix, so beams no worse than `dropped_log_probs` are proven to be the best that `limits` allow.
     """
+    per_code, blocked = limits.max_per_first_code, limits.blocked
     nodes = torch.zeros(num_requests, 1, dtype=torch.int64, device=trie.device)
-    codes = nodes.new_zeros(num_requests, 1, 0)
+    codes, parents = nodes.new_zeros(num_requests, 1, 0), nodes
     log_probs = generator = torch.zeros(num_requests, 1, device=trie.device)
     dropped = generator.new_full((num_requests,), -torch.inf)
     for level in range(trie.num_levels):
-        children, child_log_probs = trie.child_log_probs(level, nodes, score_next(codes))
+        children, child_log_probs = trie.child_log_probs(level, nodes, score_next(codes, parents))
         child_nodes = children.nodes.flatten(1)
         totals = candidates = (generator[..., None] + child_log_probs).flatten(1)
         if mixture is not None:
             totals = _with_repeats(mixture, trie, level, child_nodes, candidates)
-        if max_per_first_code is not None and level:
+        if blocked is not None:
+            totals = totals.masked_fill(blocked[level].gather(1, child_nodes), -torch.inf)
+        if per_code is not None and level:
             first_codes = codes[..., :1].expand(-1, -1, children.codes.shape[-1]).flatten(1)
-            beyond = _places_in_group(totals, first_codes) >= max_per_first_code
+            beyond = _places_in_group(totals, first_codes) >= per_code
             dropped = dropped.maximum(totals.masked_fill(~beyond, -torch.inf).amax(1))
             totals = totals.masked_fill(beyond, -torch.inf)
         best, order = totals.topk(min(beam_width + 1, totals.shape[1]), dim=1)
@@ -67,9 +85,10 @@ def beam_search(
         log_probs, chosen = best[:, :beam_width], order[:, :beam_width]
         generator = candidates.gather(1, chosen).masked_fill(log_probs == -torch.inf, -torch.inf)
         nodes = child_nodes.gather(1, chosen)
-        parents = (chosen // children.codes.shape[-1])[..., None].expand(-1, -1, level)
+        parents = chosen // children.codes.shape[-1]
         next_codes = children.codes.flatten(1).gather(1, chosen)
-        codes = torch.cat([codes.gather(1, parents), next_codes[..., None]], -1)
+        earlier = codes.gather(1, parents[..., None].expand(-1, -1, level))
+        codes = torch.cat([earlier, next_codes[..., None]], -1)
     return Beams(nodes, codes, log_probs, generator, dropped)
 
 

@@ -33,7 +33,7 @@ from model.trie import Trie
 from state.errors import StateError
 from state.segments import HistoryConfig
 
-FORMAT_VERSION = 3
+FORMAT_VERSION = 4
 MANIFEST = "bundle.json"
 NETWORK, _TOKENIZER = "network.safetensors", "tokenizer.safetensors"
 ITEM_VECTORS = "item_vectors.safetensors"
@@ -129,7 +129,7 @@ def _assemble(path: Path, version: str, manifest: dict[str, Any]) -> Bundle:
     network_config = _converter.structure(manifest["network"], NetworkConfig)
     network = Network(
         network_config,
-        history.recent_len,
+        history,
         tokenizer_config.num_levels,
         tokenizer_config.codebook_size,
     )

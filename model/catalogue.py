@@ -44,8 +44,14 @@ class Catalogue:
     Shapes: N items, D levels, S distinct SIDs.
     """
 
-    def __init__(self, columns: dict[str, npt.NDArray[Any]], titles: list[str]) -> None:
-        """From the columns of COLUMN_TYPES (`sids` is [N, D]), in any order.
+    def __init__(
+        self,
+        columns: dict[str, npt.NDArray[Any]],
+        titles: Sequence[str] | pa.Array,
+        *,
+        in_order: bool = False,
+    ) -> None:
+        """From the columns of COLUMN_TYPES (`sids` is [N, D]), in any order; `in_order`: in that of a catalogue already.
 
         Raises CatalogueError for missing columns, lengths that differ, no item or an item twice.
         """
@@ -58,12 +64,15 @@ class Catalogue:
             raise CatalogueError(
                 f"columns have {sorted(lengths)} items; one length above 0 is needed"
             )
-        sids = columns["sids"]
-        order = np.lexsort((columns["item_ids"], -columns["counts"], *sids.T[::-1]))
+        self.titles_packed = pa.array(titles, pa.large_string())
+        """[N]: no Python objects, which every copy of a catalogue would have to touch."""
+        if not in_order:
+            order = np.lexsort((columns["item_ids"], -columns["counts"], *columns["sids"].T[::-1]))
+            columns = {name: column[order] for name, column in columns.items()}
+            self.titles_packed = self.titles_packed.take(pa.array(order))
         self.columns: dict[str, npt.NDArray[Any]] = {
-            name: columns[name][order].astype(dtype) for name, dtype in COLUMN_TYPES.items()
+            name: columns[name].astype(dtype, copy=False) for name, dtype in COLUMN_TYPES.items()
         }
-        self.titles = [titles[i] for i in order]
         self.item_ids: npt.NDArray[np.uint64] = self.columns["item_ids"]
         self.counts: npt.NDArray[np.int64] = self.columns["counts"]
         self._index_items()
@@ -80,7 +89,8 @@ class Catalogue:
         sids: npt.NDArray[np.int64] = self.columns["sids"]
         new = np.concatenate([[True], (sids[1:] != sids[:-1]).any(1)])
         starts = np.flatnonzero(new)
-        self._bucket_starts = np.append(starts, len(sids))
+        self.bucket_starts = np.append(starts, len(sids))
+        """[S + 1]: where each bucket begins, and the number of items."""
         self.bucket_of_item = np.cumsum(new) - 1
         """[N]: the number of each item's SID."""
         self.sids_SD = sids[starts]
@@ -93,9 +103,18 @@ class Catalogue:
         """Number of items."""
         return len(self.item_ids)
 
+    @property
+    def titles(self) -> list[str]:
+        """Of all items, as a list that is made for the purpose."""
+        return list(self.titles_packed.to_pylist())
+
     def bucket(self, sid: int) -> range:
         """Items of SID number `sid`, most popular first."""
-        return range(int(self._bucket_starts[sid]), int(self._bucket_starts[sid + 1]))
+        return range(int(self.bucket_starts[sid]), int(self.bucket_starts[sid + 1]))
+
+    def blocked_sids(self, blocked_N: npt.NDArray[np.bool_]) -> npt.NDArray[np.bool_]:
+        """[S]: true for the SIDs all of whose items are blocked."""
+        return np.logical_and.reduceat(blocked_N, self.bucket_starts[:-1])
 
     def item(self, index: int) -> CatalogueItem:
         """The item at `index`."""
@@ -103,7 +122,7 @@ class Catalogue:
             item_id=int(self.item_ids[index]),
             author_id=int(self.columns["author_ids"][index]),
             tag=int(self.columns["tags"][index]),
-            title=self.titles[index],
+            title=self.titles_packed[index].as_py(),
             duration_ms=int(self.columns["durations_ms"][index]),
         )
 
@@ -136,7 +155,7 @@ class Catalogue:
 
     def by_popularity(self) -> npt.NDArray[np.int64]:
         """Indices of items, most events first; ties by item id."""
-        return np.lexsort((self.item_ids, -self.counts))
+        return self._by_id[np.argsort(-self.counts[self._by_id], kind="stable")]
 
     def __iter__(self) -> Iterator[CatalogueItem]:
         """All items, in (SID, popularity) order."""

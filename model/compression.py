@@ -12,6 +12,7 @@ from model.accumulators import Accumulators, TopKeys, exp_score
 from model.bundle import Bundle
 from model.errors import RescanNeeded, SummaryError
 from model.features import to_tensors
+from model.summary_size import check_summary_size
 from state.interaction import Rows
 from state.item_statistics import bounded, empty_statistics, merge_statistics, statistics_of
 from state.item_statistics_codec import decode_statistics, encode_statistics
@@ -25,17 +26,13 @@ class Compressor:
     """The additive summaries of one bundle."""
 
     def __init__(self, bundle: Bundle) -> None:
-        """The bundle's network does the work."""
+        """The bundle's network does the work. Raises ModelConfigError where its summaries would be too large to store."""
         self.bundle_version = bundle.version
         self.network = bundle.network
         self._max_items = bundle.network.config.repeats.max_items
-        layer, lifecycle = bundle.network.config.layer, bundle.network.config.lifecycle
-        self._layout = AccumulatorLayout(
-            layers=lifecycle.num_layers,
-            heads=layer.num_heads,
-            head_width=layer.width // layer.num_heads,
-            queries=lifecycle.num_queries,
-            kept=lifecycle.top_r if lifecycle.delta == "top_r" else 0,
+        check_summary_size(bundle.network.config)
+        self._layout = AccumulatorLayout.of(
+            bundle.network.config.layer, bundle.network.config.lifecycle
         )
 
     @torch.inference_mode()

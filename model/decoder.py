@@ -114,10 +114,7 @@ class DecoderBlock(nn.Module):
         """The mid-term segment, cut down to the top-k when `select`; the BOS state (query 0) asks for all beams."""
         if trace is None and (not select or segment.mask.shape[1] <= self.indexer.config.top_k):
             return segment
-        query_BH = states_BQH[:, 0]
-        if self.residual_weight > 1:  # states that triple with every block would triple the scores
-            query_BH = functional.rms_norm(query_BH, query_BH.shape[-1:])
-        scores = self.indexer(query_BH, segment.vectors)
+        scores = self.indexer(self.indexer_query(states_BQH[:, 0]), segment.vectors)
         attended, attended_scores = segment, scores
         if select:
             attended_scores, attended = self.indexer.select(scores, segment)
@@ -133,6 +130,12 @@ class DecoderBlock(nn.Module):
             trace.kept.append(kept[:, 0])
             trace.kept_at.append(kept[:, 1:])
         return attended
+
+    def indexer_query(self, bos_BH: Tensor) -> Tensor:
+        """What the indexer is asked with: the BOS state after self-attention."""
+        if self.residual_weight > 1:  # states that triple with every block would triple the scores
+            return functional.rms_norm(bos_BH, bos_BH.shape[-1:])
+        return bos_BH
 
 
 class Decoder(nn.Module):

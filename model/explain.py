@@ -14,7 +14,6 @@ from typing import cast
 import numpy as np
 import torch
 from torch import Tensor
-from torch.nn import functional
 
 from model.bundle import Bundle
 from model.catalogue import Catalogue, CatalogueItem
@@ -73,7 +72,7 @@ def trace_decoder(network: Network, context: Context, codes_1TP: Tensor) -> Deco
     """Decode code sequences against one context and note what each branch did."""
     num_sequences = codes_1TP.shape[1]
     bos = network.bos_H.expand(1, num_sequences, 1, -1)
-    states_BQH = share_bos(torch.cat([bos, network._embed(codes_1TP)], 2))
+    states_BQH = share_bos(torch.cat([bos, network.embed(codes_1TP)], 2))
     num_states, num_keys = states_BQH.shape[1], context.mid_term.vectors.shape[1]
     shares_QS, attention_QM = torch.zeros(num_states, 3), torch.zeros(num_states, num_keys)
     blocks = [cast("DecoderBlock", block) for block in network.decoder.blocks]
@@ -115,9 +114,7 @@ def _select(block: DecoderBlock, states_BQH: Tensor, segment: Segment) -> tuple[
     num_keys = segment.mask.shape[1]
     if num_keys <= block.indexer.config.top_k:
         return segment, torch.arange(num_keys)
-    query_BH = states_BQH[:, 0]
-    if block.residual_weight > 1:
-        query_BH = functional.rms_norm(query_BH, query_BH.shape[-1:])
+    query_BH = block.indexer_query(states_BQH[:, 0])
     places = Segment(torch.arange(num_keys, dtype=torch.float64)[None, :, None], segment.mask)
     scores_BM = block.indexer(query_BH, segment.vectors)
     chosen_K = block.indexer.select(scores_BM, places)[1].vectors[0, :, 0].long()
@@ -141,9 +138,8 @@ def _repeat_shares(
 def _most_attended(
     catalogue: Catalogue, mid_term: Rows, attention_M: Tensor
 ) -> tuple[AttendedInteraction, ...]:
-    """Rows are right-aligned among the keys: padding comes first."""
-    attention = attention_M[len(attention_M) - len(mid_term) :]
-    best, order = attention.topk(min(NUM_ATTENDED, len(mid_term)))
+    """Rows are left-aligned among the keys: padding comes last."""
+    best, order = attention_M[: len(mid_term)].topk(min(NUM_ATTENDED, len(mid_term)))
     chosen = mid_term[order.numpy()]
     known = catalogue.find(chosen["item_id"])
     return tuple(

@@ -9,6 +9,7 @@ from typing import Literal, get_args
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional
 
 from model.errors import ModelConfigError
 from model.layers import EncoderLayer, LayerConfig, Segment, check_choice
@@ -48,19 +49,36 @@ class MidTermConfig:
 
 
 class MidTermEncoder(nn.Module):
-    """Light self-attention over item vectors; time is absolute, so encoded chunks stay valid as the history grows."""
+    """Light self-attention over the item vectors of each chunk; time is absolute and items meet those of their own chunk.
 
-    def __init__(self, layer: LayerConfig, config: MidTermConfig) -> None:
-        """`config.num_layers` may be zero: the item vectors alone."""
+    So what is encoded of a sealed chunk stays valid as the history grows, and the cost is linear in the segment.
+    """
+
+    def __init__(self, layer: LayerConfig, config: MidTermConfig, chunk_len: int) -> None:
+        """`config.num_layers` may be zero: the item vectors alone. `chunk_len` is the history's."""
         super().__init__()
+        self.chunk_len = chunk_len
         self.layers = nn.ModuleList(EncoderLayer(layer) for _ in range(config.num_layers))
         self.norm = nn.RMSNorm(layer.width)
 
     def forward(self, items_BMH: Tensor, mask_BM: Tensor) -> Segment:
-        """[B, M, H] to a segment of the same shape."""
-        for layer in self.layers:
-            items_BMH = layer(items_BMH, mask_BM)
+        """[B, M, H] to a segment of the same shape. The segment begins with a chunk: items are left-aligned."""
+        num_items = items_BMH.shape[1]
+        if self.layers and num_items:
+            chunk_len = min(self.chunk_len, num_items)
+            missing = -num_items % chunk_len
+            padded_BMH = functional.pad(items_BMH, (0, 0, 0, missing))
+            mask_CN = functional.pad(mask_BM, (0, missing)).view(-1, chunk_len)
+            chunks_CNH = padded_BMH.reshape(-1, chunk_len, items_BMH.shape[-1])
+            encoded_CNH = self.encode_chunks(chunks_CNH, mask_CN)
+            items_BMH = encoded_CNH.view(padded_BMH.shape)[:, :num_items]
         return Segment(self.norm(items_BMH), mask_BM)
+
+    def encode_chunks(self, items_CNH: Tensor, mask_CN: Tensor) -> Tensor:
+        """Chunks [C, N, H] to the same, before the norm."""
+        for layer in self.layers:
+            items_CNH = layer(items_CNH, mask_CN)
+        return items_CNH
 
 
 class Indexer(nn.Module):
@@ -81,16 +99,24 @@ class Indexer(nn.Module):
 
     def forward(self, query_BH: Tensor, keys_BMH: Tensor) -> Tensor:
         """[B, M] scores."""
-        query_BH, keys_BMH = query_BH.detach(), keys_BMH.detach()
+        return self.score(query_BH, self.keys(keys_BMH))
+
+    def keys(self, keys_BMH: Tensor) -> Tensor:
+        """[B, M, G I]: what is compared with queries; depends on the key alone."""
+        projected: Tensor = self.to_key(keys_BMH.detach())
+        return projected
+
+    def score(self, query_BH: Tensor, keys_BMP: Tensor) -> Tensor:
+        """[B, M] scores of projected keys."""
+        query_BH = query_BH.detach()
         heads, width = self.config.indexer_heads, self.config.indexer_width
         query_BGI = self.to_query(query_BH).view(-1, heads, width) / width**0.5
-        gate_BG, keys_BMGI = self.to_gate(query_BH), self.to_key(keys_BMH)
-        if (
-            not self.config.indexer_relu
-        ):  # linear in every head's score: one inner product over all heads
+        gate_BG = self.to_gate(query_BH)
+        if not self.config.indexer_relu:  # linear in every head's score: one inner product
             gated_BGI = query_BGI * gate_BG[..., None]
-            return (keys_BMGI @ gated_BGI.flatten(1)[..., None])[..., 0]
-        met_BMG = torch.einsum("bmgi,bgi->bmg", keys_BMGI.unflatten(-1, (heads, width)), query_BGI)
+            return (keys_BMP @ gated_BGI.flatten(1)[..., None])[..., 0]
+        keys_BMGI = keys_BMP.view(*keys_BMP.shape[:2], heads, width)
+        met_BMG = torch.einsum("bmgi,bgi->bmg", keys_BMGI, query_BGI)
         return (met_BMG.relu() @ gate_BG[..., None])[..., 0]
 
     def select(self, scores_BM: Tensor, segment: Segment) -> tuple[Tensor, Segment]:

@@ -18,7 +18,8 @@ from model.lifecycle import Lifecycle, LifecycleConfig
 from model.mid_term import MidTermConfig, MidTermEncoder
 from model.recent import RecentEncoder
 from model.repeat_features import RepeatCandidates
-from model.repeats import RepeatConfig, RepeatMixture, Repeats
+from model.repeats import RepeatConfig, RepeatEvidence, RepeatMixture, Repeats
+from state.segments import HistoryConfig
 
 Codebooks = Literal["separate", "tied"]
 
@@ -55,15 +56,16 @@ class Network(nn.Module):
     """The trained module: `encode` a context once, then `decode` any number of code sequences against it."""
 
     def __init__(
-        self, config: NetworkConfig, recent_len: int, num_levels: int, codebook_size: int
+        self, config: NetworkConfig, history: HistoryConfig, num_levels: int, codebook_size: int
     ) -> None:
-        """`recent_len` comes from the history's config, levels and codes from the tokenizer's."""
+        """`history` is how segments and chunks are cut; levels and codes come from the tokenizer's config."""
         super().__init__()
         self.config = config
+        self.num_levels = num_levels
         layer = config.layer
         self.features = ItemFeatures(config.features, layer)
-        self.recent = RecentEncoder(layer, config.recent_layers, recent_len)
-        self.mid_term = MidTermEncoder(layer, config.mid_term)
+        self.recent = RecentEncoder(layer, config.recent_layers, history.recent_len)
+        self.mid_term = MidTermEncoder(layer, config.mid_term, history.chunk_len)
         self.lifecycle = Lifecycle(layer, config.lifecycle)
         self.decoder = Decoder(layer, config.mid_term, config.num_blocks, config.residual)
         self.repeats = Repeats(layer, config.repeats, config.features.item_buckets)
@@ -84,7 +86,8 @@ class Network(nn.Module):
     ) -> Context:
         """Item vectors (from `features`) and lifecycle tokens to what the decoder attends to.
 
-        Items are right-aligned: the newest is last, padding comes first. `present_B` tells who has tokens.
+        Recent items are right-aligned, the newest is last and padding comes first; mid-term items are left-aligned, the
+        first one begins a chunk. `present_B` tells who has tokens.
         """
         return Context(
             recent=self.recent(recent.vectors, recent.mask),
@@ -103,13 +106,19 @@ class Network(nn.Module):
         """States [B, T, P + 1, H] for prefixes [B, T, P]: the last predicts level P, those before the levels before."""
         batch, num_sequences, _ = codes_BTP.shape
         bos = self.bos_H.expand(batch, num_sequences, 1, -1)
-        embedded = torch.cat([bos, self._embed(codes_BTP)], 2)
+        embedded = torch.cat([bos, self.embed(codes_BTP)], 2)
         return self.decoder(embedded, context, select=select, trace=trace)
 
     def repeat_mixture(self, candidates: RepeatCandidates, states_BTPH: Tensor) -> RepeatMixture:
         """What is said for repeats in a context whose decoder states are given."""
-        vectors_BNH = self.features.vid(candidates.rows)
-        return self.repeats(candidates, vectors_BNH, states_BTPH[:, 0, 0])
+        return self.repeat_evidence(candidates, states_BTPH[:, 0, 0]).mixture()
+
+    def repeat_evidence(self, candidates: RepeatCandidates, bos_BH: Tensor) -> RepeatEvidence:
+        """The same before anything is blocked, from the BOS states."""
+        evidence: RepeatEvidence = self.repeats(
+            candidates, self.features.vid(candidates.rows), bos_BH
+        )
+        return evidence
 
     def logits(self, states_BTH: Tensor, level: int) -> Tensor:
         """[B, T, K]: dot products with the level's codebook embeddings."""
@@ -130,8 +139,9 @@ class Network(nn.Module):
         for table in self.code_tables:
             table.copy_(vectors_DKH[: len(table)])
 
-    def _embed(self, codes_BTP: Tensor) -> Tensor:
-        levels = torch.arange(codes_BTP.shape[-1], device=codes_BTP.device)
+    def embed(self, codes_BTP: Tensor, first_level: int = 0) -> Tensor:
+        """[B, T, P, H]: codes of the levels from `first_level` on."""
+        levels = first_level + torch.arange(codes_BTP.shape[-1], device=codes_BTP.device)
         if self.levels_DH is None:
             return self.codebooks_DKH[levels, codes_BTP]
         return self.codebooks_DKH[0, codes_BTP] + self.levels_DH[levels]

@@ -14,7 +14,7 @@ from torch import Tensor
 from model.bundle import Bundle
 from model.catalogue import CatalogueItem
 from model.errors import CatalogueError
-from model.tokenizer.fold_in import weigh_companions
+from model.tokenizer.fold_in import popularity_shares, weigh_companions
 from model.tokenizer.item_vectors import CONTENT, TEXT
 from model.trie import Trie
 
@@ -41,15 +41,26 @@ def new_item_vectors(bundle: Bundle, new: Sequence[NewItem]) -> Tensor:
     if vectors.text is not None:
         given[TEXT] = vectors.text.encode([one.item.title for one in new])
     found = [bundle.catalogue.find(np.array(one.seen_with, np.uint64)) for one in new]
-    counts = bundle.catalogue.counts
+    popularity_R = popularity_shares(bundle.catalogue.counts)
     return vectors.of_new(
-        given, [weigh_companions(indices[indices >= 0], counts) for indices in found]
+        given, [weigh_companions(indices[indices >= 0], popularity_R) for indices in found]
     )
 
 
 def assign_sids(bundle: Bundle, new: Sequence[NewItem]) -> npt.NDArray[np.int64]:
     """[N, D] codes of new items. Raises ModelConfigError as `new_item_vectors`, CatalogueError for unknown items."""
     return _codes(bundle, new, new_item_vectors(bundle, new))
+
+
+def assign_where_known(
+    bundle: Bundle, new: Sequence[NewItem]
+) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.bool_]]:
+    """[N, D] codes of new items, and [N] whether anything is known of each: codes of the others mean nothing.
+
+    Raises ModelConfigError as `new_item_vectors`.
+    """
+    vectors_NV = new_item_vectors(bundle, new)
+    return bundle.tokenizer.assign(vectors_NV).numpy(), vectors_NV.any(1).numpy()
 
 
 def with_new_items(bundle: Bundle, new: Sequence[NewItem]) -> Bundle:

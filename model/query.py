@@ -2,6 +2,7 @@
 
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
+from enum import Enum, auto
 
 import numpy as np
 import numpy.typing as npt
@@ -73,14 +74,26 @@ class Query:
             )
 
 
+class Source(Enum):
+    """Why an item is in an answer."""
+
+    PERSONAL = auto()
+    """Generated from the user's state."""
+    TRENDING = auto()
+    """What many take now."""
+    POPULAR = auto()
+    """What many took when the bundle was trained."""
+
+
 @dataclass(frozen=True)
 class Recommended:
     """One recommended item."""
 
     item: CatalogueItem
     score: float
-    """Log-probability of the item: of its SID, and within a bucket of its share; of `popular`, log share of events."""
+    """Log-probability of the item: of its SID, and within a bucket of its share; otherwise log share of events."""
     sid: tuple[int, ...]
+    source: Source = Source.PERSONAL
 
 
 @dataclass(frozen=True)

@@ -1,35 +1,68 @@
 """User state in, recommended items out: encode the context, search SIDs, turn buckets into items."""
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from model.beam_search import Beams, beam_search
+from model.beam_search import Limits, beam_search
 from model.bundle import Bundle
-from model.decoder import Context
+from model.catalogue import Catalogue
+from model.catalogue_view import CatalogueView
+from model.context_encoder import ContextEncoder
+from model.engine import Engine, TorchEngine
 from model.errors import ModelConfigError
 from model.explain import explain
-from model.features import to_tensors
-from model.layers import Segment
-from model.query import Explanation, Mask, Query, Recommended
+from model.fused_decoder import FusedDecoder, Memory
+from model.query import Explanation, ItemIds, Mask, Query, Recommended
 from model.ranking import rank_items
 from model.repeat_features import repeat_candidates
-from model.repeats import RepeatMixture
-from state.item_statistics import ItemStatistics, merge_statistics, statistics_of
-from state.item_statistics_codec import decode_statistics
+from model.repeats import RepeatEvidence, RepeatMixture
+from model.scorer import Scorer
+from model.user_context import Reused, UserContext
+from model.whole_context import whole_context
+from state.interaction import empty_rows
 from state.segments import HistoryConfig
-from state.summary import Summary
-from state.user_state import UserState
+from state.user_delta import UserSegments, split_state
+from state.user_state import UserMeta, UserState
 
 _WIDENING = 4
 """How much wider the next search is when exclusions left too few items."""
 
 
+def _plain_engine(fused: FusedDecoder, memory: Memory, num_earlier: int) -> Engine:
+    return TorchEngine(fused)
+
+
+def _go_on() -> None:
+    """Nobody has anything against going on."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Request:
+    """One search of one request."""
+
+    place: int
+    context: UserContext
+    k: int
+    width: int
+    per_code: int | None
+    blocked: Mask | None
+    mixture: RepeatMixture
+
+    def wider(self) -> "_Request":
+        """The next one, when this found too little."""
+        per_code = self.per_code and self.per_code * _WIDENING
+        width = max(self.width * _WIDENING, self.k)
+        return replace(self, width=width, per_code=per_code)
+
+
 class Recommender:
-    """Recommends from one bundle. Deterministic; holds no state of its own between calls."""
+    """Recommends from one bundle and a catalogue that may change. Deterministic; one thread generates."""
 
     def __init__(
         self,
@@ -38,12 +71,13 @@ class Recommender:
         *,
         max_per_first_code: int | None = None,
         exact: bool = False,
+        engine: Callable[[FusedDecoder, Memory, int], Engine] = _plain_engine,
     ) -> None:
         """`beam_width`: SIDs that a search keeps, unless a call says otherwise.
 
         `max_per_first_code`: diversity, items of an answer that share their first code; more of them where the answer
         would otherwise be short. `exact`: search ever wider until no other
-        item can be better; costs what it costs. Raises ModelConfigError for sizes below one and for both at once.
+        item can be better; costs what it costs. `engine` makes what runs the decoder, from it, one context's memory and the places for earlier codes. Raises ModelConfigError for sizes below one and for both at once.
         """
         if beam_width < 1 or (max_per_first_code is not None and max_per_first_code < 1):
             raise ModelConfigError(
@@ -54,12 +88,17 @@ class Recommender:
                 "exact and max_per_first_code are both set: the best items and diverse ones exclude one another; drop one"
             )
         self.bundle = bundle
+        fused = FusedDecoder(bundle.network.decoder).eval()
+        self._encoder = ContextEncoder(bundle, fused)
+        self._engine = engine(fused, self._nobody().memory, max(0, bundle.network.num_levels - 2))
         self.beam_width = beam_width
         self._max_per_first_code, self._exact = max_per_first_code, exact
-        self._by_popularity = bundle.catalogue.by_popularity()
-        self._log_share = np.log(
-            np.maximum(bundle.catalogue.counts, 1) / bundle.catalogue.counts.sum()
-        )
+        self.view = CatalogueView.of(bundle.catalogue, bundle.trie)
+        """What is searched; a request reads it once. Replaced whole by `swap`, from any thread."""
+
+    def _nobody(self) -> UserContext:
+        """The context of a user without any history."""
+        return self.encode_state(UserState("", UserMeta(), empty_rows(), None))
 
     @property
     def bundle_version(self) -> str:
@@ -67,42 +106,119 @@ class Recommender:
         return self.bundle.version
 
     @property
+    def engine_name(self) -> str:
+        """What runs its decoder."""
+        return self._engine.name
+
+    @property
     def history(self) -> HistoryConfig:
         """How it cuts histories."""
         return self.bundle.history
 
-    @torch.inference_mode()
+    def swap(self, view: CatalogueView) -> None:
+        """Search another catalogue from the next batch on; requests under way keep theirs."""
+        self.view = view
+
     def recommend(self, state: UserState, query: Query) -> list[Recommended]:
-        """The `query.k` best items for a user, best first; fewer only when no more of the catalogue may be recommended.
+        """The best items for a user of whom nothing is cached; as `answer`."""
+        return self.answer([self.encode_state(state)], [query])[0]
 
-        When a small beam or diversity leaves too few, the search is repeated wider, up to the whole catalogue.
+    def encode_state(self, state: UserState) -> UserContext:
+        """The context of a user of whom nothing is cached."""
+        return self.encode(split_state(state, self.history))[0]
+
+    def encode(
+        self, user: UserSegments, previous: UserContext | None = None
+    ) -> tuple[UserContext, Reused]:
+        """A user's context, from an earlier one where there is one; and what was taken over."""
+        return self._encoder.encode(user, previous)
+
+    @torch.inference_mode()
+    def answer(
+        self,
+        contexts: Sequence[UserContext],
+        queries: Sequence[Query],
+        check: Callable[[], None] = _go_on,
+    ) -> list[list[Recommended]]:
+        """Per request the `k` best items, best first; fewer only when no more of the catalogue may be recommended.
+
+        When a small beam or diversity leaves too few, the search is repeated wider, up to the whole catalogue. `check` is
+        called before every step; what it raises ends the work.
         """
-        k, width = query.k, query.beam_width or self.beam_width
-        num_sids, per_code = self.bundle.trie.num_sids, self._max_per_first_code
-        blocked = query.filter.blocked(self.bundle.catalogue)
-        context = self._context(state)
-        mixture = self._repeat_mixture(state, context, blocked, repeats=query.repeats)
-        while True:
-            beams = self._search(context, mixture, min(width, num_sids), per_code)
-            ranked = rank_items(beams, mixture, self.bundle.catalogue, blocked)
-            found = ranked if per_code is None else self._diverse(ranked, per_code)
-            dropped = float(beams.dropped_log_probs[0])
-            nothing_left = dropped == -np.inf and len(found) == len(ranked)
-            if nothing_left or (len(found) >= k and self._settled(found[k - 1][1], dropped)):
-                return [self._recommended(index, log_prob) for index, log_prob in found[:k]]
-            width *= _WIDENING
-            per_code = per_code and per_code * _WIDENING
+        view = self.view
+        requests = [
+            self._request(i, context, query, view)
+            for i, (context, query) in enumerate(zip(contexts, queries, strict=True))
+        ]
+        answers: list[list[Recommended]] = [[] for _ in requests]
+        while requests:
+            wider = []
+            for group in _alike(requests):
+                for request, found in zip(group, self._search(group, view, check), strict=True):
+                    if found is None:
+                        wider.append(request.wider())
+                    else:
+                        answers[request.place] = found
+            requests = wider
+        return answers
 
-    def _diverse(self, ranked: list[tuple[int, float]], per_code: int) -> list[tuple[int, float]]:
-        """The first `per_code` items of every first code, in their order."""
-        taken: Counter[int] = Counter()
-        found = []
-        for index, log_prob in ranked:
-            first_code = self.bundle.catalogue.sid_of_item(index)[0]
-            taken[first_code] += 1
-            if taken[first_code] <= per_code:
-                found.append((index, log_prob))
-        return found
+    def _request(
+        self, place: int, context: UserContext, query: Query, view: CatalogueView
+    ) -> _Request:
+        blocked = view.blocked(query.filter)
+        evidence = self._evidence(context, view.catalogue)
+        blocked_candidates = None
+        if not query.repeats:
+            blocked_candidates = torch.ones_like(evidence.items, dtype=torch.bool)
+        elif blocked is not None:
+            blocked_candidates = torch.from_numpy(blocked)[evidence.items]
+        return _Request(
+            place=place,
+            context=context,
+            k=query.k,
+            width=query.beam_width or self.beam_width,
+            per_code=self._max_per_first_code,
+            blocked=blocked,
+            mixture=evidence.mixture(blocked_candidates),
+        )
+
+    def _evidence(self, context: UserContext, catalogue: Catalogue) -> RepeatEvidence:
+        """For repeats; kept with the context as long as the catalogue is the same."""
+        config = self.bundle.network.config
+        if context.evidence is None or context.evidence[0] is not catalogue:
+            candidates = repeat_candidates(
+                [context.statistics],
+                catalogue,
+                config.features.item_buckets,
+                config.repeats.max_items,
+            )
+            evidence = self.bundle.network.repeat_evidence(candidates, context.bos)
+            context.evidence = (catalogue, evidence)
+        return context.evidence[1]
+
+    def _search(
+        self, group: Sequence[_Request], view: CatalogueView, check: Callable[[], None]
+    ) -> list[list[Recommended] | None]:
+        """Per request of the same width its answer; None where a wider search might find more or better ones."""
+        catalogue, trie, per_code = view.catalogue, view.trie, group[0].per_code
+        mixture = RepeatMixture.join([request.mixture for request in group])
+        contexts = [request.context for request in group]
+        scorer = Scorer(self.bundle.network, self._engine, contexts, check)
+        limits = Limits(per_code, _blocked_nodes(group, view))
+        width = min(group[0].width, trie.num_sids)
+        beams = beam_search(scorer.score_next, trie, len(group), width, mixture, limits)
+        answers: list[list[Recommended] | None] = []
+        for row, request in enumerate(group):
+            ranked = rank_items(beams, mixture, catalogue, request.blocked, row)
+            found = ranked if per_code is None else _diverse(ranked, per_code, catalogue)
+            dropped = float(beams.dropped_log_probs[row])
+            complete = dropped == -np.inf and len(found) == len(ranked)
+            k = request.k
+            if complete or (len(found) >= k and self._settled(found[k - 1][1], dropped)):
+                answers.append([_recommended(catalogue, *one) for one in found[:k]])
+            else:
+                answers.append(None)
+        return answers
 
     def _settled(self, last_log_prob: float, dropped: float) -> bool:
         """An item is no more probable than its SID, so what lies above all that was dropped stays where it is."""
@@ -110,89 +226,70 @@ class Recommender:
 
     def popular(self, query: Query) -> list[Recommended]:
         """The `query.k` most frequent items that may be recommended, for users of whom nothing is known."""
-        blocked, best = query.filter.blocked(self.bundle.catalogue), self._by_popularity
-        if blocked is not None:
-            best = best[~blocked[best]]
+        view = self.view
+        found = view.popular(query.k, view.blocked(query.filter))
+        return [_recommended(view.catalogue, *one) for one in found]
+
+    def pick(
+        self, item_ids: ItemIds, scores: npt.NDArray[np.float64], query: Query
+    ) -> list[Recommended]:
+        """At most `query.k` of the items named, in their order: those that are known and may be recommended."""
+        view = self.view
+        blocked, places = view.blocked(query.filter), view.catalogue.find(item_ids)
+        fine = places >= 0 if blocked is None else (places >= 0) & ~blocked[places]
         return [
-            self._recommended(int(index), float(self._log_share[index]))
-            for index in best[: query.k]
+            _recommended(view.catalogue, int(places[i]), float(scores[i]))
+            for i in np.flatnonzero(fine)[: query.k]
         ]
 
-    @torch.inference_mode()
     def explain(
-        self, state: UserState, query: Query, found: Sequence[Recommended]
+        self, context: UserContext, query: Query, found: Sequence[Recommended]
     ) -> list[Explanation]:
         """What each item of the answer to `query` came from; one more pass of the decoder over its SIDs."""
-        context = self._context(state)
-        blocked = query.filter.blocked(self.bundle.catalogue)
-        mixture = self._repeat_mixture(state, context, blocked, repeats=query.repeats)
-        return explain(self.bundle, context, state.mid_term(self.bundle.history), mixture, found)
+        state, view = context.user.state, self.view
+        mixture = self._request(0, context, query, view).mixture
+        mid_term = state.mid_term(self.history)
+        bundle = replace(self.bundle, catalogue=view.catalogue, trie=view.trie)
+        return explain(bundle, whole_context(bundle, state), mid_term, mixture, found)
 
-    def _context(self, state: UserState) -> Context:
-        network, rows = self.bundle.network, state.rows
-        recent_len = len(state.recent(self.bundle.history))
-        vectors_1NH = network.features(to_tensors(rows, network.config.features).unsqueeze())
-        mid_term_len = len(rows) - recent_len
-        tokens_1EH, present_1 = self._tokens(self._own(state.summary))
-        return network.encode(
-            _all_real(vectors_1NH[:, mid_term_len:]),
-            _all_real(vectors_1NH[:, :mid_term_len]),
-            tokens_1EH,
-            present_1,
+
+def _diverse(
+    ranked: list[tuple[int, float]], per_code: int, catalogue: Catalogue
+) -> list[tuple[int, float]]:
+    """The first `per_code` items of every first code, in their order."""
+    taken: Counter[int] = Counter()
+    found = []
+    for index, log_prob in ranked:
+        first_code = catalogue.sid_of_item(index)[0]
+        taken[first_code] += 1
+        if taken[first_code] <= per_code:
+            found.append((index, log_prob))
+    return found
+
+
+def _recommended(catalogue: Catalogue, index: int, score: float) -> Recommended:
+    return Recommended(catalogue.item(index), score, catalogue.sid_of_item(index))
+
+
+def _alike(requests: Sequence[_Request]) -> list[list[_Request]]:
+    """Requests that one search can serve."""
+    groups: dict[tuple[int, int | None], list[_Request]] = {}
+    for request in requests:
+        groups.setdefault((request.width, request.per_code), []).append(request)
+    return list(groups.values())
+
+
+def _blocked_nodes(group: Sequence[_Request], view: CatalogueView) -> list[Tensor] | None:
+    """Per level [B, nodes]; None where no request blocks anything."""
+    catalogue, trie = view.catalogue, view.trie
+    if all(request.blocked is None for request in group):
+        return None
+    rows = [
+        trie.blocked_nodes(
+            torch.zeros(trie.num_sids, dtype=torch.bool)
+            if request.blocked is None
+            else torch.from_numpy(catalogue.blocked_sids(request.blocked))
         )
-
-    def _own(self, summary: Summary | None) -> Summary | None:
-        """A summary means something under the bundle that it was made for alone."""
-        return summary if summary and summary.bundle_version == self.bundle.version else None
-
-    def _tokens(self, summary: Summary | None) -> tuple[Tensor, Tensor]:
-        if summary is None or not summary.count:
-            width = self.bundle.network.config.layer.width
-            return torch.zeros(1, 0, width), torch.zeros(1, dtype=torch.bool)
-        return torch.from_numpy(summary.tokens.copy())[None], torch.ones(1, dtype=torch.bool)
-
-    def _repeat_mixture(
-        self,
-        state: UserState,
-        context: Context,
-        blocked: Mask | None = None,
-        *,
-        repeats: bool = True,
-    ) -> RepeatMixture:
-        """Blocked items are no candidates: beams are not spent on them, and the gate leaves more to the generator."""
-        network = self.bundle.network
-        candidates = repeat_candidates(
-            [self._statistics(state)],
-            self.bundle.catalogue,
-            network.config.features.item_buckets,
-            network.config.repeats.max_items if repeats else 0,
-            blocked,
-        )
-        bos = network.decode(context, torch.zeros(1, 1, 0, dtype=torch.int64))
-        return network.repeat_mixture(candidates, bos)
-
-    def _statistics(self, state: UserState) -> ItemStatistics:
-        """Of the whole history: what the summary says of the lifecycle segment, and the rows at hand."""
-        newer, summary = statistics_of(state.rows), self._own(state.summary)
-        if summary is None or not summary.item_statistics:
-            return newer
-        return merge_statistics(decode_statistics(summary.item_statistics), newer)
-
-    def _search(
-        self, context: Context, mixture: RepeatMixture, beam_width: int, per_code: int | None
-    ) -> Beams:
-        network = self.bundle.network
-
-        def score_next(codes_1WP: Tensor) -> Tensor:
-            states = network.decode(context, codes_1WP)
-            return network.logits(states[:, :, -1], codes_1WP.shape[-1])
-
-        return beam_search(score_next, self.bundle.trie, 1, beam_width, mixture, per_code)
-
-    def _recommended(self, index: int, score: float) -> Recommended:
-        catalogue = self.bundle.catalogue
-        return Recommended(catalogue.item(index), score, catalogue.sid_of_item(index))
-
-
-def _all_real(vectors_1NH: Tensor) -> Segment:
-    return Segment(vectors_1NH, torch.ones(vectors_1NH.shape[:2], dtype=torch.bool))
+        for request in group
+    ]
+    return [torch.stack(level) for level in zip(*rows, strict=True)]

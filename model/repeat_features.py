@@ -52,13 +52,12 @@ def repeat_candidates(
     catalogue: Catalogue,
     item_buckets: int,
     max_items: int,
-    blocked: npt.NDArray[np.bool_] | None = None,
 ) -> RepeatCandidates:
-    """The strongest items of each context that the catalogue has and that are not `blocked` [catalogue's items].
+    """The strongest items of each context that the catalogue has and that were not, at last, disliked.
 
     `item_buckets` are table rows.
     """
-    chosen = [_choose(context.items, catalogue, max_items, blocked) for context in statistics]
+    chosen = [_choose(context, catalogue, max_items) for context in statistics]
     num_columns = max((len(items) for items in chosen), default=0)
     indices = np.full((len(chosen), num_columns), -1)
     features = np.zeros((len(chosen), num_columns, NUM_FEATURES), np.float32)
@@ -71,13 +70,11 @@ def repeat_candidates(
     return RepeatCandidates(*map(torch.from_numpy, (indices, sids, rows, features)))
 
 
-def _choose(
-    items: Records, catalogue: Catalogue, max_items: int, blocked: npt.NDArray[np.bool_] | None
-) -> Records:
-    found = catalogue.find(items["item_id"])
-    known = found >= 0
-    if blocked is not None:
-        known &= ~blocked[found]
+def _choose(context: ItemStatistics, catalogue: Catalogue, max_items: int) -> Records:
+    items = context.items
+    known = catalogue.find(items["item_id"]) >= 0
+    if len(context.disliked):
+        known &= ~np.isin(items["item_id"], context.disliked["item_id"])
     return strongest(items[known], max_items)
 
 

@@ -9,6 +9,7 @@ e^s = the item's decayed count, so counts smoothed by e^-b draws from the genera
 Shapes: B contexts, N candidates, F features, T targets, S SIDs, H width, I rows of the item tables.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -56,6 +57,27 @@ class RepeatMixture:
     shares: Tensor
     """[B, N]: P_repeat of each candidate; they sum to one where there is any."""
 
+    @staticmethod
+    def join(mixtures: Sequence["RepeatMixture"]) -> "RepeatMixture":
+        """Contexts side by side."""
+        longest = max(mixture.items.shape[1] for mixture in mixtures)
+
+        def joined(tensors: Sequence[Tensor], padding: float) -> Tensor:
+            missing = [longest - tensor.shape[1] for tensor in tensors]
+            padded = [
+                functional.pad(tensor, (0, num), value=padding)
+                for tensor, num in zip(tensors, missing, strict=True)
+            ]
+            return torch.cat(padded)
+
+        return RepeatMixture(
+            torch.cat([mixture.log_generator for mixture in mixtures]),
+            torch.cat([mixture.log_repeat for mixture in mixtures]),
+            joined([mixture.items for mixture in mixtures], -1),
+            joined([mixture.sids for mixture in mixtures], -1),
+            joined([mixture.shares for mixture in mixtures], 0),
+        )
+
     def mix(self, log_generator_BT: Tensor, repeat_share_BT: Tensor) -> Tensor:
         """Log P from the log-probability and the repeat share of the same SIDs (or SID prefixes)."""
         return torch.logaddexp(
@@ -72,6 +94,37 @@ class RepeatMixture:
         """[B, num_nodes]: P_repeat of every trie node of a level; `nodes` are the candidates' own."""
         total = self.shares.new_zeros(len(self.shares), num_nodes)
         return total.scatter_add_(1, nodes_BN, self.shares)
+
+
+@dataclass(frozen=True)
+class RepeatEvidence:
+    """What some contexts say of their candidates, before it is known which of these may be recommended."""
+
+    items: Tensor
+    """[B, N]: as in RepeatCandidates."""
+    sids: Tensor
+    """[B, N]: as in RepeatCandidates."""
+    scores: Tensor
+    """[B, N]: s; anything in padding."""
+    bias: Tensor
+    """[B]: b"""
+
+    def mixture(self, blocked_BN: Tensor | None = None) -> RepeatMixture:
+        """Of the candidates that are not blocked. Contexts without any leave everything to the generator."""
+        real_BN = self.items >= 0
+        if blocked_BN is not None:
+            real_BN = real_BN & ~blocked_BN
+        scores_BN = self.scores.masked_fill(~real_BN, _NEVER)
+        no_candidate_B = ~real_BN.any(-1)
+        evidence_B = scores_BN.logsumexp(-1) if scores_BN.shape[1] else torch.zeros_like(self.bias)
+        gate_B = (self.bias + evidence_B).masked_fill(no_candidate_B, _NEVER)
+        return RepeatMixture(
+            functional.logsigmoid(-gate_B),
+            functional.logsigmoid(gate_B),
+            self.items,
+            self.sids,
+            scores_BN.softmax(-1) * real_BN,
+        )
 
 
 class Repeats(nn.Module):
@@ -108,27 +161,11 @@ class Repeats(nn.Module):
 
     def forward(
         self, candidates: RepeatCandidates, vectors_BNH: Tensor, bos_BH: Tensor
-    ) -> RepeatMixture:
-        """From the candidates, their vectors in the item table, and the decoder's BOS state.
-
-        Contexts without candidates leave everything to the generator.
-        """
-        scores_BN = self.scores(candidates)
+    ) -> RepeatEvidence:
+        """From the candidates, their vectors in the item table, and the decoder's BOS state."""
         met_BN1 = vectors_BNH @ self.to_query(bos_BH)[..., None]
-        scores_BN = scores_BN + met_BN1[..., 0] / vectors_BNH.shape[-1] ** 0.5
-        scores_BN = scores_BN.masked_fill(~candidates.real, _NEVER)
-        no_candidate_B = ~candidates.real.any(-1)
-        evidence_B = (
-            scores_BN.logsumexp(-1) if scores_BN.shape[1] else bos_BH.new_zeros(len(bos_BH))
-        )
-        gate_B = (self.gate(bos_BH)[:, 0] + evidence_B).masked_fill(no_candidate_B, _NEVER)
-        return RepeatMixture(
-            functional.logsigmoid(-gate_B),
-            functional.logsigmoid(gate_B),
-            candidates.items,
-            candidates.sids,
-            scores_BN.softmax(-1) * candidates.real,
-        )
+        scores_BN = self.scores(candidates) + met_BN1[..., 0] / vectors_BNH.shape[-1] ** 0.5
+        return RepeatEvidence(candidates.items, candidates.sids, scores_BN, self.gate(bos_BH)[:, 0])
 
     def shares(self, candidates: RepeatCandidates) -> Tensor:
         """[B, N]: P_repeat, were there no context."""

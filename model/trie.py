@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 from torch import Tensor
+from torch.nn import functional
 
 from model.errors import CatalogueError
 
@@ -44,6 +45,7 @@ class Trie:
         self._log_share: list[Tensor] = []
         self._first_child: list[Tensor] = []
         self._max_children: list[int] = []
+        self._first_sid: list[Tensor] = []
         self._build(sids_SD, differs, np.maximum(counts_S, 1).astype(np.float64))
 
     def _build(
@@ -63,6 +65,7 @@ class Trie:
             first_child = np.append(np.searchsorted(starts, parent_starts), len(starts))
             num_children = np.diff(first_child)
             share = counts / np.repeat(parent_counts, num_children)
+            self._first_sid.append(torch.from_numpy(np.append(starts, self.num_sids)))
             self._codes.append(torch.from_numpy(sids_SD[starts, level].astype(np.int64)))
             self._log_share.append(torch.from_numpy(np.log(share).astype(np.float32)))
             self._first_child.append(torch.from_numpy(first_child))
@@ -87,6 +90,11 @@ class Trie:
     def num_nodes(self, level: int) -> int:
         """Distinct prefixes of level + 1 codes."""
         return len(self._codes[level])
+
+    def blocked_nodes(self, blocked_S: Tensor) -> list[Tensor]:
+        """Per level, which nodes [N] lead to blocked SIDs alone."""
+        before = functional.pad((~blocked_S).cumsum(0), (1, 0))
+        return [before[first[1:]] == before[first[:-1]] for first in self._first_sid]
 
     def children(self, level: int, nodes: Tensor) -> Children:
         """Children on `level` of `nodes` [...] of the level above; the root is node 0."""

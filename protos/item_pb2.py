@@ -24,7 +24,7 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x11protos/item.proto\x12\x0cgemstream.v1\"[\n\x04Item\x12\x0f\n\x07item_id\x18\x01 \x01(\x04\x12\x11\n\tauthor_id\x18\x02 \x01(\x04\x12\x0b\n\x03tag\x18\x03 \x01(\r\x12\r\n\x05title\x18\x04 \x01(\t\x12\x13\n\x0b\x64uration_ms\x18\x05 \x01(\rb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x11protos/item.proto\x12\x0cgemstream.v1\"[\n\x04Item\x12\x0f\n\x07item_id\x18\x01 \x01(\x04\x12\x11\n\tauthor_id\x18\x02 \x01(\x04\x12\x0b\n\x03tag\x18\x03 \x01(\r\x12\r\n\x05title\x18\x04 \x01(\t\x12\x13\n\x0b\x64uration_ms\x18\x05 \x01(\r\"m\n\x0e\x43\x61talogueEntry\x12 \n\x04item\x18\x01 \x01(\x0b\x32\x12.gemstream.v1.Item\x12\x0f\n\x07\x63ontent\x18\x02 \x03(\x02\x12\x11\n\tseen_with\x18\x03 \x03(\x04\x12\x15\n\rexpires_at_ms\x18\x04 \x01(\x03\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -33,4 +33,6 @@ if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
   _globals['_ITEM']._serialized_start=35
   _globals['_ITEM']._serialized_end=126
+  _globals['_CATALOGUEENTRY']._serialized_start=128
+  _globals['_CATALOGUEENTRY']._serialized_end=237
 # @@protoc_insertion_point(module_scope)

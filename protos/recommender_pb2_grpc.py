@@ -53,7 +53,8 @@ class RecommenderServiceServicer:
         """Generates semantic IDs from the user's state and resolves them to items, best first.
         INVALID_ARGUMENT: a field is outside its limits, or `page_token` is not one of this user's.
         RESOURCE_EXHAUSTED: overloaded; the details hold google.rpc.RetryInfo. DEADLINE_EXCEEDED: not ready in time.
-        A user without state, or whose state cannot be read now, gets popular items and a `source` that says so.
+        A user without state, or whose state cannot be read now, gets what trends, then popular items, and a
+        `source` that says so.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -35,7 +35,8 @@ class RecommenderServiceStub:
     """Generates semantic IDs from the user's state and resolves them to items, best first.
     INVALID_ARGUMENT: a field is outside its limits, or `page_token` is not one of this user's.
     RESOURCE_EXHAUSTED: overloaded; the details hold google.rpc.RetryInfo. DEADLINE_EXCEEDED: not ready in time.
-    A user without state, or whose state cannot be read now, gets popular items and a `source` that says so.
+    A user without state, or whose state cannot be read now, gets what trends, then popular items, and a
+    `source` that says so.
     """
     RecommendBatch: _grpc.UnaryUnaryMultiCallable[_recommender_pb2.RecommendBatchRequest, _recommender_pb2.RecommendBatchResponse]
     """Several requests at once. Every entry has its own status: one that fails leaves the others as they are.
@@ -49,7 +50,8 @@ class RecommenderServiceAsyncStub(RecommenderServiceStub):
     """Generates semantic IDs from the user's state and resolves them to items, best first.
     INVALID_ARGUMENT: a field is outside its limits, or `page_token` is not one of this user's.
     RESOURCE_EXHAUSTED: overloaded; the details hold google.rpc.RetryInfo. DEADLINE_EXCEEDED: not ready in time.
-    A user without state, or whose state cannot be read now, gets popular items and a `source` that says so.
+    A user without state, or whose state cannot be read now, gets what trends, then popular items, and a
+    `source` that says so.
     """
     RecommendBatch: _aio.UnaryUnaryMultiCallable[_recommender_pb2.RecommendBatchRequest, _recommender_pb2.RecommendBatchResponse]  # type: ignore[assignment]
     """Several requests at once. Every entry has its own status: one that fails leaves the others as they are.
@@ -66,7 +68,8 @@ class RecommenderServiceServicer(metaclass=_abc_1.ABCMeta):
         """Generates semantic IDs from the user's state and resolves them to items, best first.
         INVALID_ARGUMENT: a field is outside its limits, or `page_token` is not one of this user's.
         RESOURCE_EXHAUSTED: overloaded; the details hold google.rpc.RetryInfo. DEADLINE_EXCEEDED: not ready in time.
-        A user without state, or whose state cannot be read now, gets popular items and a `source` that says so.
+        A user without state, or whose state cannot be read now, gets what trends, then popular items, and a
+        `source` that says so.
         """
 
     @_abc_1.abstractmethod

@@ -158,6 +158,18 @@ class PutSummaryRequest(_message.Message):
     epoch: int
     def __init__(self, user_id: _Optional[str] = ..., summary: _Optional[_Union[Summary, _Mapping]] = ..., base_boundary: _Optional[int] = ..., epoch: _Optional[int] = ...) -> None: ...
 
+class ReportFailureRequest(_message.Message):
+    __slots__ = ("user_id", "reason")
+    USER_ID_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    user_id: str
+    reason: str
+    def __init__(self, user_id: _Optional[str] = ..., reason: _Optional[str] = ...) -> None: ...
+
+class ReportFailureResponse(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
 class PutSummaryResponse(_message.Message):
     __slots__ = ("stored", "complete")
     STORED_FIELD_NUMBER: _ClassVar[int]

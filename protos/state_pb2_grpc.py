@@ -55,6 +55,11 @@ class StateServiceStub:
                 request_serializer=protos_dot_state__pb2.PutSummaryRequest.SerializeToString,
                 response_deserializer=protos_dot_state__pb2.PutSummaryResponse.FromString,
                 _registered_method=True)
+        self.ReportFailure = channel.unary_unary(
+                '/gemstream.v1.StateService/ReportFailure',
+                request_serializer=protos_dot_state__pb2.ReportFailureRequest.SerializeToString,
+                response_deserializer=protos_dot_state__pb2.ReportFailureResponse.FromString,
+                _registered_method=True)
 
 
 class StateServiceServicer:
@@ -90,6 +95,14 @@ class StateServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def ReportFailure(self, request, context):
+        """A worker met an error with this user, not with reaching anybody. After dispatch.max_failures of them the user is a dead
+        letter, and rests until its boundary moves.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_StateServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -112,6 +125,11 @@ def add_StateServiceServicer_to_server(servicer, server):
                     servicer.PutSummary,
                     request_deserializer=protos_dot_state__pb2.PutSummaryRequest.FromString,
                     response_serializer=protos_dot_state__pb2.PutSummaryResponse.SerializeToString,
+            ),
+            'ReportFailure': grpc.unary_unary_rpc_method_handler(
+                    servicer.ReportFailure,
+                    request_deserializer=protos_dot_state__pb2.ReportFailureRequest.FromString,
+                    response_serializer=protos_dot_state__pb2.ReportFailureResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -223,6 +241,33 @@ class StateService:
             '/gemstream.v1.StateService/PutSummary',
             protos_dot_state__pb2.PutSummaryRequest.SerializeToString,
             protos_dot_state__pb2.PutSummaryResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ReportFailure(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/gemstream.v1.StateService/ReportFailure',
+            protos_dot_state__pb2.ReportFailureRequest.SerializeToString,
+            protos_dot_state__pb2.ReportFailureResponse.FromString,
             options,
             channel_credentials,
             insecure,

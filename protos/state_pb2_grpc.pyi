@@ -45,6 +45,10 @@ class StateServiceStub:
     """What the lifecycle boundary left behind since the last summary for this bundle version."""
     PutSummary: _grpc.UnaryUnaryMultiCallable[_state_pb2.PutSummaryRequest, _state_pb2.PutSummaryResponse]
     """Compare-and-set: stored only if the user's summary still ends at base_boundary and nothing was deleted since."""
+    ReportFailure: _grpc.UnaryUnaryMultiCallable[_state_pb2.ReportFailureRequest, _state_pb2.ReportFailureResponse]
+    """A worker met an error with this user, not with reaching anybody. After dispatch.max_failures of them the user is a dead
+    letter, and rests until its boundary moves.
+    """
 
 @_typing.type_check_only
 class StateServiceAsyncStub(StateServiceStub):
@@ -61,6 +65,10 @@ class StateServiceAsyncStub(StateServiceStub):
     """What the lifecycle boundary left behind since the last summary for this bundle version."""
     PutSummary: _aio.UnaryUnaryMultiCallable[_state_pb2.PutSummaryRequest, _state_pb2.PutSummaryResponse]  # type: ignore[assignment]
     """Compare-and-set: stored only if the user's summary still ends at base_boundary and nothing was deleted since."""
+    ReportFailure: _aio.UnaryUnaryMultiCallable[_state_pb2.ReportFailureRequest, _state_pb2.ReportFailureResponse]  # type: ignore[assignment]
+    """A worker met an error with this user, not with reaching anybody. After dispatch.max_failures of them the user is a dead
+    letter, and rests until its boundary moves.
+    """
 
 class StateServiceServicer(metaclass=_abc_1.ABCMeta):
     """UNAVAILABLE: this node does not own the user's partition (now)."""
@@ -98,5 +106,15 @@ class StateServiceServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_state_pb2.PutSummaryResponse, _abc.Awaitable[_state_pb2.PutSummaryResponse]]:
         """Compare-and-set: stored only if the user's summary still ends at base_boundary and nothing was deleted since."""
+
+    @_abc_1.abstractmethod
+    def ReportFailure(
+        self,
+        request: _state_pb2.ReportFailureRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_state_pb2.ReportFailureResponse, _abc.Awaitable[_state_pb2.ReportFailureResponse]]:
+        """A worker met an error with this user, not with reaching anybody. After dispatch.max_failures of them the user is a dead
+        letter, and rests until its boundary moves.
+        """
 
 def add_StateServiceServicer_to_server(servicer: StateServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

@@ -119,6 +119,14 @@ class StateClient(AbstractAsyncContextManager["StateClient"]):
             raise from_rpc_error(error, self._address) from error
         return reply.stored, reply.complete
 
+    async def report_failure(self, user_id: str, reason: str) -> None:
+        """Tell the owner that a user cannot be compressed. Raises Unreachable."""
+        request = state_pb2.ReportFailureRequest(user_id=user_id, reason=reason)
+        try:
+            await self._stub.ReportFailure(request, timeout=self._timeout_s)
+        except grpc.RpcError as error:
+            raise from_rpc_error(error, self._address) from error
+
 
 class StateClients:
     """One client per state node, kept: channels are costly to make."""

@@ -78,6 +78,7 @@ def _metrics_addresses(settings: Settings, roles: Sequence[str]) -> list[str]:
         "state-node": settings.state_node.metrics_listen,
         "compression-worker": settings.compression_worker.metrics_listen,
         "inference-node": settings.inference_node.metrics_listen,
+        "trending": settings.trending.metrics_listen,
     }
     return [address for role in roles if (address := listening[role])]
 

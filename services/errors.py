@@ -8,6 +8,7 @@ ServiceError
 ├── Overloaded          too much work is waiting; it says when to ask again
 ├── DeadlineExceeded    an answer was not ready in the caller's time
 ├── Unreachable         a service does not answer
+│   └── TimedOut        it may be alive, but said nothing in time
 ├── DataLoss            a service found stored bytes damaged
 ├── NotFound            a service answered that there is no such thing
 ├── LocalKafkaError     Kafka cannot be fetched or started here
@@ -52,6 +53,10 @@ class DeadlineExceeded(ServiceError):
 
 class Unreachable(ServiceError):
     """A service does not answer, or not in time."""
+
+
+class TimedOut(Unreachable):
+    """A service said nothing within the time that a call may take."""
 
 
 class DataLoss(ServiceError):

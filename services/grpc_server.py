@@ -29,7 +29,7 @@ _OPTIONS = [
 ]
 _STOP_GRACE_S = 5.0
 
-PROTECTED_SERVICES = frozenset({"gemstream.v1.AdminService"})
+PROTECTED_SERVICES = frozenset({"gemstream.v1.AdminService", "gemstream.v1.CatalogueService"})
 """Where a token is configured, their calls need it."""
 
 

@@ -1,16 +1,19 @@
 """The inference node: serves recommendations until it is told to stop."""
 
 import asyncio
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass
 
 from services.clients import RoutedStateClient, StateClient
 from services.grpc_server import GrpcServer
 from services.http_server import HttpServer
+from services.stopping import unless_stopped
 
 STATE_READINESS = "gemstream.v1.RecommenderService/state"
 """Name of the health check that says whether the state of every user can be read."""
 _LOOK_EVERY_S = 1.0
+
+Task = Callable[[], Coroutine[None, None, None]]
 
 
 @dataclass(frozen=True)
@@ -20,24 +23,38 @@ class InferenceNode:
     server: GrpcServer
     users: StateClient | RoutedStateClient
     endpoints: HttpServer
-    follow_owners: Callable[[], Coroutine[None, None, None]] | None
-    """Keeps `users` informed who serves whom; None where one address is given."""
+    background: Sequence[Task]
+    """What runs as long as the node does; each goes on until it is cancelled, and takes the node with it if it fails."""
+    until_ready: Sequence[Task] = ()
+    """What has to be over before the node says that it serves."""
 
     async def run(self, stop: asyncio.Event) -> None:
-        """Serve until `stop` is set, then let calls finish. Raises CannotListen."""
+        """Serve until `stop` is set, then let calls finish. Raises CannotListen, TopicMismatch."""
         async with self.users:
             with self.endpoints:
                 await self.server.set_part_serving(STATE_READINESS, serving=False)
                 await self.server.start()
-                await self.server.set_serving(True)
-                background = [asyncio.create_task(self._report_state_readiness())]
-                if self.follow_owners is not None:
-                    background.append(asyncio.create_task(self.follow_owners()))
-                await stop.wait()
-                await self.server.stop()
-                for task in background:
-                    task.cancel()
-                await asyncio.gather(*background, return_exceptions=True)
+                tasks = [
+                    asyncio.create_task(start())
+                    for start in (self._report_state_readiness, *self.background)
+                ]
+                serving = asyncio.create_task(self._serve(stop))
+                try:
+                    await asyncio.wait([serving, *tasks], return_when=asyncio.FIRST_COMPLETED)
+                finally:
+                    await self.server.stop()
+                    for task in (serving, *tasks):
+                        task.cancel()
+                    ends = await asyncio.gather(serving, *tasks, return_exceptions=True)
+        for end in ends:
+            if isinstance(end, Exception):
+                raise end
+
+    async def _serve(self, stop: asyncio.Event) -> None:
+        for wait in self.until_ready:
+            await unless_stopped(wait(), stop)
+        await self.server.set_serving(True)
+        await stop.wait()
 
     async def _report_state_readiness(self) -> None:
         """Health checks of STATE_READINESS hear whether states can be read; without, answers are popular items."""

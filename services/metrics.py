@@ -4,6 +4,7 @@ import logging
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, fields
+from typing import TYPE_CHECKING, Any
 
 from prometheus_client import CollectorRegistry, PlatformCollector, ProcessCollector
 from prometheus_client.core import (
@@ -15,15 +16,22 @@ from prometheus_client.core import (
 from prometheus_client.exposition import choose_encoder
 from prometheus_client.registry import Collector
 
+from services.batcher import Batcher
+from services.context_cache import ContextCache
 from services.request_stats import RequestStats
+from services.trending import Trending
 from state.errors import StateError
 from state.key_value_store import StoreFigures
 from state.partition_stores import PartitionStores
 from stream.histogram import Histogram
 from stream.ingest import PollHistograms
+from stream.owed_summaries import Backlog
 from stream.phases import Phase
 from stream.progress import Progress
 from stream.watchdog import Verdict
+
+if TYPE_CHECKING:  # metrics of other roles do without torch
+    from services.catalogue_follower import CatalogueFollower
 
 log = logging.getLogger(__name__)
 
@@ -67,11 +75,43 @@ _STORE_GAUGES = {
     ),
     "keys": ("keys", "Keys, estimated; a user has several."),
 }
+_BACKLOG_GAUGES = {
+    "users": ("dirty_users", "Users owed a summary."),
+    "resting": ("dirty_resting_users", "Users of these that failed too often."),
+    "oldest_s": (
+        "dirty_oldest_seconds",
+        "How long the oldest mark has waited since this process first saw it.",
+    ),
+}
+_JOB_COUNTERS = {
+    "sent": ("compression_jobs_sent", "Jobs put into their topic."),
+    "resent": ("compression_jobs_resent", "Jobs of these for users that had one without success."),
+    "poisoned": ("compression_poisoned_users", "Users that failed too often, now dead letters."),
+}
 _COMPRESSION_COUNTERS = {
     "stored": ("summaries", "Summaries that an owner stored."),
     "stale": ("stale_summaries", "Summaries that an owner refused, as another was there first."),
-    "failed": ("failed_jobs", "Jobs that failed; the owner asks again."),
+    "failed": ("failed_jobs", "Jobs that met an error, of which the owner was told."),
+    "unreachable": ("unreachable_jobs", "Jobs whose owner was not to be reached."),
     "chunks": ("chunks", "Chunks compressed."),
+}
+
+_BATCH_COUNTERS = {
+    "batches": ("batches", "Times that the network answered some requests together."),
+    "jobs": ("requests", "Requests that went through the network."),
+    "shed": ("shed_requests", "Requests refused because too many waited."),
+    "expired": ("expired_requests", "Requests whose time ran out before the answer."),
+    "cancelled": ("cancelled_requests", "Requests that their callers gave up."),
+}
+
+
+_TRENDING_COUNTERS = {
+    "events": ("events", "Interactions read, dislikes and old ones included."),
+    "unreadable": (
+        "unreadable",
+        "Records that could not be read; the state node keeps them as dead letters.",
+    ),
+    "published": ("published", "Records of what trends in a partition."),
 }
 
 
@@ -107,7 +147,10 @@ class StateNodeCollector(Collector):
     progress: Progress
     verdict: Callable[[], Verdict]
     stores: PartitionStores
-    dirty_users: Callable[[], int | None]
+    backlog: Callable[[], Backlog | None]
+    """Of compression; None while not known."""
+    jobs: Mapping[str, int]
+    """Of compression, counted by JobDispatcher."""
     checkpoint_created_at_ms: Callable[[int], int | None] = _no_checkpoint
     """When the newest checkpoint of a partition was made; None where there is none."""
     checkpoint_failures: Callable[[int], int | None] = _no_checkpoint
@@ -133,7 +176,14 @@ class StateNodeCollector(Collector):
         yield _gauge(
             "broker_reachable", "1 when Kafka said lately where the logs end.", {(): reachable}
         )
-        yield _gauge("dirty_users", "Users owed a summary.", {(): self.dirty_users()})
+        yield from self._compression()
+
+    def _compression(self) -> Iterator[Metric]:
+        backlog = self.backlog()
+        for field, (name, meaning) in _BACKLOG_GAUGES.items():
+            yield _gauge(name, meaning, {(): getattr(backlog, field, None)})
+        for counter, (name, meaning) in _JOB_COUNTERS.items():
+            yield _counter(name, meaning, self.jobs.get(counter, 0))
 
     def _partitions(self) -> Iterator[Metric]:
         phases = self.phases()
@@ -205,6 +255,102 @@ class CompressionCollector(Collector):
             yield _counter(f"compression_{name}", meaning, self.counters.get(counter, 0))
         yield _gauge(
             "compression_jobs_in_hand", "Jobs taken and not done.", {(): self.jobs_in_hand()}
+        )
+
+
+@dataclass(frozen=True, eq=False)
+class GenerationCollector(Collector):
+    """An inference node's queue, batches and cached users."""
+
+    batcher: Batcher[Any, Any]
+    contexts: ContextCache
+
+    def collect(self) -> Iterator[Metric]:
+        """Read the counts."""
+        for counter, (name, meaning) in _BATCH_COUNTERS.items():
+            yield _counter(f"generation_{name}", meaning, self.batcher.counters.get(counter, 0))
+        pending = "Requests that wait or are in hand."
+        yield _gauge("generation_pending_requests", pending, {(): self.batcher.num_pending})
+        yield _counters(
+            "context_cache_parts",
+            "Parts of users that were cached, or had to be encoded.",
+            {_key(*key): count for key, count in list(self.contexts.parts.items())},
+            ["part", "outcome"],
+        )
+        yield _counters(
+            "context_keys",
+            "Keys that codes attended to: interactions and tokens, and what fills them up to fixed sizes.",
+            {_key(kind): count for kind, count in list(self.contexts.keys.items())},
+            ["kind"],
+        )
+        yield _gauge("context_cache_users", "Users cached.", {(): len(self.contexts)})
+        yield _gauge("context_cache_bytes", "Bytes of them.", {(): self.contexts.num_bytes})
+
+
+@dataclass(frozen=True, eq=False)
+class CatalogueCollector(Collector):
+    """An inference node's catalogue."""
+
+    catalogue: "CatalogueFollower"
+
+    def collect(self) -> Iterator[Metric]:
+        """Read the catalogue; nothing is counted anew."""
+        version, live = self.catalogue.version, self.catalogue.live
+        newest_s = version.newest_record_ms / 1_000
+        age_s = max(0.0, time.time() - newest_s) if newest_s else None
+        gauges: dict[str, tuple[str, float | None]] = {
+            "items": ("Items in the trie.", version.num_items),
+            "sids": ("Distinct SIDs in the trie.", version.num_sids),
+            "version": ("Version that is served, counted on this node.", version.number),
+            "offset": ("The first offset of the topic not served yet.", version.next_offset),
+            "newest_record_age_seconds": ("Since the newest served record was written.", age_s),
+            "pending_items": ("Items with changes that are not built in yet.", len(live.pending)),
+            "refused_items": ("Records that cannot be used.", self.catalogue.num_refused),
+            "held": ("1 after a rollback, until it is resumed.", live.is_held),
+            "following": ("1 while Kafka answers.", self.catalogue.is_following),
+        }
+        for name, (meaning, value) in gauges.items():
+            yield _gauge(f"catalogue_{name}", meaning, {(): value})
+        yield _histogram(
+            "catalogue_rebuild_seconds",
+            "Seconds to build a version.",
+            {(): self.catalogue.rebuild_s},
+        )
+
+
+@dataclass(frozen=True, eq=False)
+class TrendingCollector(Collector):
+    """A process that counts what trends."""
+
+    counters: Mapping[str, int]
+    lag_records: Callable[[], Mapping[int, int]]
+
+    def collect(self) -> Iterator[Metric]:
+        """Read the counts."""
+        for counter, (name, meaning) in _TRENDING_COUNTERS.items():
+            yield _counter(f"trending_{name}", meaning, self.counters.get(counter, 0))
+        lags = {_key(partition): lag for partition, lag in self.lag_records().items()}
+        yield _gauge("trending_lag_records", "Offsets not counted yet.", lags, ["partition"])
+
+
+@dataclass(frozen=True, eq=False)
+class SourceCollector(Collector):
+    """Where the items of an inference node's answers come from."""
+
+    served: Mapping[str, int]
+    trending: Trending
+
+    def collect(self) -> Iterator[Metric]:
+        """Read the counts."""
+        served = {_key(source): count for source, count in list(self.served.items())}
+        yield _counters("recommended_items", "Items of answers.", served, ["source"])
+        yield _gauge(
+            "trending_items", "Items that trend.", {(): len(self.trending.items().item_ids)}
+        )
+        yield _gauge(
+            "trending_age_seconds",
+            "Since the partition spoke that has been silent for longest.",
+            {(): self.trending.age_s()},
         )
 
 

@@ -1,29 +1,36 @@
 """Answers as messages of protos/recommender.proto: items, what they were made from, and what was missing."""
 
 import time
-from collections.abc import Sequence
 
 from model.catalogue import CatalogueItem
-from model.query import AttendedInteraction, Explanation, Recommended
+from model.query import AttendedInteraction, Explanation, Recommended, Source
 from protos import item_pb2, recommender_pb2
 from services.generation import Generated, UserView
 
 Degradation = recommender_pb2.Degradation
 
+SOURCES = {
+    Source.PERSONAL: recommender_pb2.SOURCE_PERSONAL,
+    Source.TRENDING: recommender_pb2.SOURCE_TRENDING,
+    Source.POPULAR: recommender_pb2.SOURCE_POPULAR,
+}
+
 
 def fill_response(response: recommender_pb2.RecommendResponse, generated: Generated) -> None:
     """Everything that the generator knows of its answer."""
-    source = recommender_pb2.SOURCE_POPULAR
     if generated.view is not None:
-        source = recommender_pb2.SOURCE_PERSONAL
+        response.source = recommender_pb2.SOURCE_PERSONAL
         _describe(response, generated.view)
+    else:
+        first = generated.items[0].source if generated.items else Source.POPULAR
+        response.source = SOURCES[first]
     if not generated.seen_complete:
         response.degraded.append(Degradation.DEGRADATION_SEEN_INCOMPLETE)
-    response.source, response.bundle_version = source, generated.bundle_version
+    response.bundle_version = generated.bundle_version
     response.timings_ms.update(generated.timings_ms)
-    reasons: Sequence[Explanation | None] = generated.explanations or [None] * len(generated.items)
-    for entry, reason in zip(generated.items, reasons, strict=True):
-        item = _recommended(entry, source)
+    for entry in generated.items:
+        item = _recommended(entry)
+        reason = generated.explanations.get(entry.item.item_id)
         if reason is not None:
             item.reason.CopyFrom(_reason(reason))
         response.items.append(item)
@@ -49,11 +56,9 @@ def _describe(response: recommender_pb2.RecommendResponse, view: UserView) -> No
         response.degraded.append(Degradation.DEGRADATION_SUMMARY_BEHIND)
 
 
-def _recommended(
-    entry: Recommended, source: recommender_pb2.Source
-) -> recommender_pb2.RecommendedItem:
+def _recommended(entry: Recommended) -> recommender_pb2.RecommendedItem:
     return recommender_pb2.RecommendedItem(
-        item=_item(entry.item), score=entry.score, sid=entry.sid, source=source
+        item=_item(entry.item), score=entry.score, sid=entry.sid, source=SOURCES[entry.source]
     )
 
 

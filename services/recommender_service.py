@@ -3,7 +3,7 @@
 import asyncio
 import logging
 import time
-from typing import Any, Protocol
+from typing import Any, Protocol, cast
 
 import grpc.aio
 import numpy as np
@@ -35,12 +35,18 @@ class Generator(Protocol):
     def bundle_version(self) -> str: ...
 
     async def recommend(
-        self, user_id: str, query: Query, *, exclude_seen: bool = False, explain: bool = False
+        self,
+        user_id: str,
+        query: Query,
+        *,
+        exclude_seen: bool = False,
+        explain: bool = False,
+        deadline_s: float | None = None,
     ) -> Generated:
         """The best items for a user. Raises Unreachable, DataLoss, Overloaded, DeadlineExceeded."""
         ...
 
-    async def popular(self, query: Query) -> Generated:
+    async def popular(self, query: Query, *, deadline_s: float | None = None) -> Generated:
         """What everybody takes."""
         ...
 
@@ -61,7 +67,7 @@ class RecommenderService(recommender_pb2_grpc.RecommenderServiceServicer):
         context.set_trailing_metadata(((_REQUEST_ID, request_id),))
         annotate(request_id=request_id, surface=request.surface)
         annotate(**{f"context.{key}": value for key, value in request.context.items()})
-        response = await self._answer(request, request_id)
+        response = await self._answer(request, request_id, _deadline_s(context))
         annotate(items=len(response.items), source=response.source)
         annotate(**{f"{stage}_ms": spent for stage, spent in response.timings_ms.items()})
         self._request_log.answered(request, response, _metadata(context, _TRACEPARENT))
@@ -73,12 +79,13 @@ class RecommenderService(recommender_pb2_grpc.RecommenderServiceServicer):
         """See protos/recommender.proto."""
         check_batch(request)
         slots, traceparent = asyncio.Semaphore(_BATCH_CONCURRENCY), _metadata(context, _TRACEPARENT)
+        deadline_s = _deadline_s(context)
 
         async def entry(
             one: recommender_pb2.RecommendRequest,
         ) -> recommender_pb2.RecommendBatchEntry:
             async with slots:
-                return await self._entry(one, traceparent)
+                return await self._entry(one, traceparent, deadline_s)
 
         entries = await asyncio.gather(*map(entry, request.requests))
         failed = sum(one.status.code != 0 for one in entries)
@@ -86,12 +93,13 @@ class RecommenderService(recommender_pb2_grpc.RecommenderServiceServicer):
         return recommender_pb2.RecommendBatchResponse(entries=entries)
 
     async def _entry(
-        self, request: recommender_pb2.RecommendRequest, traceparent: str
+        self, request: recommender_pb2.RecommendRequest, traceparent: str, deadline_s: float | None
     ) -> recommender_pb2.RecommendBatchEntry:
         entry = recommender_pb2.RecommendBatchEntry()
         try:
             entry.request_id = request_id_of(request)
-            entry.response.CopyFrom(await self._answer(request, entry.request_id))
+            response = await self._answer(request, entry.request_id, deadline_s)
+            entry.response.CopyFrom(response)
         except Exception as error:
             entry.status.CopyFrom(rpc_status(error))
             if status_code(error) is grpc.StatusCode.INTERNAL:
@@ -101,7 +109,7 @@ class RecommenderService(recommender_pb2_grpc.RecommenderServiceServicer):
         return entry
 
     async def _answer(
-        self, request: recommender_pb2.RecommendRequest, request_id: str
+        self, request: recommender_pb2.RecommendRequest, request_id: str, deadline_s: float | None
     ) -> recommender_pb2.RecommendResponse:
         started_s = time.perf_counter()
         check_request(request)
@@ -112,14 +120,18 @@ class RecommenderService(recommender_pb2_grpc.RecommenderServiceServicer):
         response = recommender_pb2.RecommendResponse(request_id=request_id)
         try:
             generated = await self._generator.recommend(
-                request.user_id, query, exclude_seen=request.exclude_seen, explain=request.explain
+                request.user_id,
+                query,
+                exclude_seen=request.exclude_seen,
+                explain=request.explain,
+                deadline_s=deadline_s,
             )
         except (Unreachable, DataLoss) as error:
             log.warning("request %s: answering with popular items: %s", request_id, error)
             response.degraded.append(Degradation.DEGRADATION_STATE_UNAVAILABLE)
             if request.exclude_seen:
                 response.degraded.append(Degradation.DEGRADATION_SEEN_INCOMPLETE)
-            generated = await self._generator.popular(query)
+            generated = await self._generator.popular(query, deadline_s=deadline_s)
         fill_response(response, generated)
         response.next_page_token = _next_page(request.user_id, query.k, shown, response)
         response.timings_ms["total"] = (time.perf_counter() - started_s) * 1e3
@@ -134,6 +146,12 @@ def _next_page(
     if len(items) < k or len(items) + len(shown) > MAX_SHOWN:
         return ""
     return make_page_token(user_id, np.concatenate([shown, items]))
+
+
+def _deadline_s(context: Context) -> float | None:
+    """When the caller stops waiting, as time.monotonic."""
+    remaining_s = cast("float | None", context.time_remaining())  # None: the caller set none
+    return None if remaining_s is None else time.monotonic() + remaining_s
 
 
 def _metadata(context: Context, name: str) -> str:

@@ -5,17 +5,23 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from model.engine_config import EngineConfig
+from services.batcher import BatchingConfig
+from services.catalogue_config import CatalogueConfig
 from services.credentials import AdminConfig, TlsConfig
+from services.generation import CachesConfig
 from services.toml_config import read_toml, structure
 from services.tracing import TracingConfig
+from state.backfill_config import BackfillsConfig
 from state.checkpoint_config import CheckpointsConfig
 from state.errors import ConfigError
 from state.rocks_config import RocksConfig
 from state.segments import HistoryConfig
-from stream.compression_jobs import DispatchConfig
 from stream.consumer import ConsumerConfig
 from stream.decode import DecoderConfig
+from stream.owed_summaries import DispatchConfig
 from stream.topics import TopicsConfig
+from stream.trending_counts import TrendingConfig
 from stream.watchdog import LivenessConfig
 
 KAFKA_VARIABLE = "GEMSTREAM_KAFKA"
@@ -66,13 +72,16 @@ class InferenceNodeConfig:
     """Diversity: items of an answer that share their SID's first code; None: any number."""
     exact_search: bool = False
     """Search ever wider until no other item can be better; takes up to a pass over the whole catalogue."""
-    seen_cache_bytes: int = 67_108_864
-    """For what users have seen before their mid-term segment; 8 bytes an item, read by `exclude_seen` alone."""
     log_requests: bool = False
     """A line of JSON per answer, with user id, surface, context and items."""
     num_threads: int = 2
+    little_history: int = 5
+    """A user with fewer interactions gets a part of the answer from what trends."""
     metrics_listen: str = "127.0.0.1:9102"
     """As a state node's."""
+    engine: EngineConfig = field(default_factory=EngineConfig)
+    batching: BatchingConfig = field(default_factory=BatchingConfig)
+    caches: CachesConfig = field(default_factory=CachesConfig)
 
     def __post_init__(self) -> None:
         """Check addresses and limits."""
@@ -89,10 +98,11 @@ class InferenceNodeConfig:
                 f"max_per_first_code is {self.max_per_first_code} and exact_search {self.exact_search}; "
                 "the first must be at least 1, and needs exact_search off"
             )
-        if self.num_threads < 1:
-            raise ConfigError(f"num_threads is {self.num_threads}; it must be at least 1")
-        if self.seen_cache_bytes < 0:
-            raise ConfigError(f"seen_cache_bytes is {self.seen_cache_bytes}; it must be at least 0")
+        if self.num_threads < 1 or self.little_history < 0:
+            raise ConfigError(
+                f"num_threads is {self.num_threads} and little_history {self.little_history}; "
+                "they must be at least 1 and 0"
+            )
         if self.state_timeout_s <= 0:
             raise ConfigError(f"state_timeout_s is {self.state_timeout_s}; it must be above 0")
 
@@ -121,8 +131,21 @@ class CompressionWorkerConfig:
 
 
 @dataclass(frozen=True, kw_only=True)
+class TrendingRoleConfig(TrendingConfig):
+    """What a process that counts needs besides."""
+
+    metrics_listen: str = "127.0.0.1:9104"
+    """As a state node's."""
+
+    def __post_init__(self) -> None:
+        """Check the limits and the address."""
+        super().__post_init__()
+        _check_metrics_address(self.metrics_listen)
+
+
+@dataclass(frozen=True, kw_only=True)
 class Settings:
-    """Everything the three roles need; each section belongs to the module that uses it."""
+    """Everything the roles need; each section belongs to the module that uses it."""
 
     bootstrap: str | None = None
     """Kafka's address; without one, a local broker is used."""
@@ -133,15 +156,18 @@ class Settings:
     rocks: RocksConfig = field(default_factory=RocksConfig)
     decoder: DecoderConfig = field(default_factory=DecoderConfig)
     checkpoints: CheckpointsConfig = field(default_factory=CheckpointsConfig)
+    backfills: BackfillsConfig = field(default_factory=BackfillsConfig)
     consumer: ConsumerConfig = field(default_factory=ConsumerConfig)
     dispatch: DispatchConfig = field(default_factory=DispatchConfig)
     liveness: LivenessConfig = field(default_factory=LivenessConfig)
     state_node: StateNodeConfig = field(default_factory=StateNodeConfig)
     inference_node: InferenceNodeConfig = field(default_factory=InferenceNodeConfig)
+    catalogue: CatalogueConfig = field(default_factory=CatalogueConfig)
     compression_worker: CompressionWorkerConfig = field(default_factory=CompressionWorkerConfig)
     tls: TlsConfig = field(default_factory=TlsConfig)
     admin: AdminConfig = field(default_factory=AdminConfig)
     tracing: TracingConfig = field(default_factory=TracingConfig)
+    trending: TrendingRoleConfig = field(default_factory=TrendingRoleConfig)
 
 
 def load_settings(path: Path | None, overrides: dict[str, Any]) -> Settings:
@@ -167,6 +193,7 @@ def _read_settings(path: Path) -> Settings:
         checkpoints=settings.checkpoints.relative_to(path.parent),
         tls=settings.tls.relative_to(path.parent),
         admin=settings.admin.relative_to(path.parent),
+        backfills=settings.backfills.relative_to(path.parent),
     )
 
 

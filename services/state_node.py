@@ -6,6 +6,7 @@ import logging
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 
+from services.backfill_taker import BackfillTaker
 from services.checkpointer import Checkpointer
 from services.grpc_server import GrpcServer
 from services.http_server import HttpServer
@@ -74,6 +75,8 @@ class StateNode:
     endpoints: HttpServer
     checkpoints: Checkpointer | None = None
     """None where no checkpoints are kept."""
+    backfills: BackfillTaker | None = None
+    """None where there are none."""
 
     async def run(self, stop: asyncio.Event) -> None:
         """Run until `stop` is set or a part fails; then stop in order.
@@ -109,6 +112,7 @@ class StateNode:
             asyncio.create_task(self._report_readiness()),
             asyncio.create_task(self.watchdog.run()),
             *([asyncio.create_task(self.checkpoints.run())] if self.checkpoints else []),
+            *([asyncio.create_task(self.backfills.run())] if self.backfills else []),
             asyncio.create_task(stop.wait()),
         ]
         await asyncio.wait([ingest, *others], return_when=asyncio.FIRST_COMPLETED)

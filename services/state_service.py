@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Protocol
 
 import grpc.aio
 
@@ -19,6 +19,7 @@ from services.state_messages import (
 from state.interaction import check_user_id
 from state.partition_stores import PartitionStores
 from state.segments import HistoryConfig
+from state.summary import MAX_SUMMARY_BYTES
 from state.user_store import UserStore
 from stream.topics import partition_of
 
@@ -27,7 +28,31 @@ Context = grpc.aio.ServicerContext[Any, Any]
 DEFAULT_MAX_CHUNKS = 64
 _MAX_CHUNKS = 1_024
 _MAX_ASKED = 100_000
-_MAX_SUMMARY_BYTES = 4 << 20
+_MAX_REASON = 1_000
+
+
+class Outcomes(Protocol):
+    """Who hears what became of a user's job; stream.compression_jobs.JobDispatcher is one."""
+
+    def wake(self) -> None:
+        """A user is owed a summary."""
+        ...
+
+    def progressed(self, user_id: str) -> None:
+        """A part of a summary came back, and the worker goes on."""
+        ...
+
+    def released(self, user_id: str) -> None:
+        """A worker stopped without a fault."""
+        ...
+
+    def completed(self, user_id: str) -> None:
+        """The summary ends at the boundary."""
+        ...
+
+    def failed(self, user_id: str, reason: str) -> None:
+        """A worker met an error with this user."""
+        ...
 
 
 class StateService(state_pb2_grpc.StateServiceServicer):
@@ -38,18 +63,13 @@ class StateService(state_pb2_grpc.StateServiceServicer):
         stores: PartitionStores,
         num_partitions: int,
         served: Callable[[], set[int]],
-        on_summary: Callable[[str], None],
-        on_dirty: Callable[[], None],
+        work: Outcomes,
     ) -> None:
-        """`served` names the partitions owned now that have caught up.
-
-        `on_summary` hears the user of every summary that came back, `on_dirty` that a user is owed one.
-        """
+        """`served` names the partitions owned now that have caught up; `work` hears what became of jobs."""
         self._stores = stores
         self._num_partitions = num_partitions
         self._served = served
-        self._on_summary = on_summary
-        self._on_dirty = on_dirty
+        self._work = work
         self._asked: set[tuple[str, str]] = set()
 
     async def GetUserState(
@@ -94,6 +114,7 @@ class StateService(state_pb2_grpc.StateServiceServicer):
             await asyncio.to_thread(
                 store.clear_if_complete, request.user_id, request.bundle_version
             )
+            self._work.released(request.user_id)
         return rolled_to_wire(rolled)
 
     async def PutSummary(
@@ -109,8 +130,21 @@ class StateService(state_pb2_grpc.StateServiceServicer):
             request.base_boundary,
             request.epoch,
         )
-        self._on_summary(request.user_id)
+        if complete:
+            self._work.completed(request.user_id)
+        elif stored:
+            self._work.progressed(request.user_id)
+        else:
+            self._work.released(request.user_id)
         return state_pb2.PutSummaryResponse(stored=stored, complete=complete)
+
+    async def ReportFailure(
+        self, request: state_pb2.ReportFailureRequest, context: Context
+    ) -> state_pb2.ReportFailureResponse:
+        """See protos/state.proto."""
+        self._owner(request.user_id)
+        self._work.failed(request.user_id, request.reason[:_MAX_REASON])
+        return state_pb2.ReportFailureResponse()
 
     async def _owe_summary(self, store: UserStore, request: state_pb2.GetUserStateRequest) -> None:
         """A bundle asks for a user that was compressed under another one only: have it done.
@@ -124,7 +158,7 @@ class StateService(state_pb2_grpc.StateServiceServicer):
             self._asked.clear()
         self._asked.add(asked)
         if await asyncio.to_thread(store.mark_dirty, request.user_id):
-            self._on_dirty()
+            self._work.wake()
 
     def _owner(self, user_id: str) -> UserStore:
         check_user_id(user_id)
@@ -147,9 +181,9 @@ def _check_summary(summary: state_pb2.Summary, history: HistoryConfig) -> None:
             f"chunk_len ({history.chunk_len}), the count above 0 and at most the boundary"
         )
     num_bytes = len(summary.accumulators) + len(summary.tokens) + len(summary.item_statistics)
-    if not (summary.accumulators and summary.tokens) or num_bytes > _MAX_SUMMARY_BYTES:
+    if not (summary.accumulators and summary.tokens) or num_bytes > MAX_SUMMARY_BYTES:
         raise InvalidRequest(
             f"summary has {len(summary.accumulators)} bytes of accumulators, {len(summary.tokens)} of tokens and "
             f"{len(summary.item_statistics)} of item statistics; the first two are needed, and all together have at "
-            f"most {_MAX_SUMMARY_BYTES}"
+            f"most {MAX_SUMMARY_BYTES}"
         )

@@ -13,6 +13,7 @@ from services.errors import (
     NotFound,
     Overloaded,
     ServiceError,
+    TimedOut,
     Unauthenticated,
     Unreachable,
 )
@@ -65,7 +66,9 @@ def from_rpc_error(error: Any, address: str) -> Exception:
         return NotFound(text)
     if code is grpc.StatusCode.INVALID_ARGUMENT:
         return InvalidRequest(text)
-    if code in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED):
+    if code is grpc.StatusCode.DEADLINE_EXCEEDED:
+        return TimedOut(f"no answer from {address} in time: {text}")
+    if code is grpc.StatusCode.UNAVAILABLE:
         return Unreachable(f"no answer from {address}: {text}")
     if code is grpc.StatusCode.DATA_LOSS:
         return DataLoss(f"{address} found damage: {text}")

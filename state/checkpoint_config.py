@@ -28,11 +28,7 @@ class CheckpointsConfig:
 
     def __post_init__(self) -> None:
         """Check the limits, and that there is no secret in the address."""
-        if self.uri is not None and (not self.uri or _SECRETS.search(self.uri)):
-            raise ConfigError(
-                "uri is empty or holds credentials; give those in the environment: AWS_ACCESS_KEY_ID and "
-                "AWS_SECRET_ACCESS_KEY"
-            )
+        check_uri(self.uri)
         for name in ("interval_s", "max_age_s"):
             if getattr(self, name) <= 0:
                 raise ConfigError(f"{name} is {getattr(self, name)}; it must be above 0")
@@ -41,6 +37,18 @@ class CheckpointsConfig:
 
     def relative_to(self, directory: Path) -> Self:
         """The same, where a relative path in `uri` is one below `directory`."""
-        if self.uri is None or "://" in self.uri:
-            return self
-        return replace(self, uri=str(directory / self.uri))
+        return replace(self, uri=uri_relative_to(directory, self.uri))
+
+
+def check_uri(uri: str | None) -> None:
+    """Raises ConfigError for an address that is empty or holds a secret."""
+    if uri is not None and (not uri or _SECRETS.search(uri)):
+        raise ConfigError(
+            "uri is empty or holds credentials; give those in the environment: AWS_ACCESS_KEY_ID and "
+            "AWS_SECRET_ACCESS_KEY"
+        )
+
+
+def uri_relative_to(directory: Path, uri: str | None) -> str | None:
+    """The same, where a relative path is one below `directory`."""
+    return uri if uri is None or "://" in uri else str(directory / uri)

@@ -53,7 +53,35 @@ def read_event_log(path: Path) -> EventLog:
     (names joined by "|", such as "view|like"). Missing event ids are derived from user, item, time and occurrence, so
     that reading a file twice gives the same ids. Raises InvalidInteraction naming the column or row at fault.
     """
-    table = _read_table(path)
+    return _event_log(path, _read_table(path))
+
+
+def read_event_log_parts(path: Path, max_rows: int) -> Iterator[EventLog]:
+    """Read `path` in parts of at most `max_rows`, each by itself in event-time order.
+
+    Only a Parquet file that gives every event's id comes in parts: an id that is derived counts occurrences in the whole
+    file. Raises as `read_event_log` does.
+    """
+    if path.suffix != ".parquet" or not _gives_event_ids(path):
+        yield read_event_log(path)
+        return
+    with _at_fault(f"{path}: cannot be read"), pyarrow.parquet.ParquetFile(path) as file:
+        batches = file.iter_batches(max_rows)
+        while (batch := next(batches, None)) is not None:
+            yield _event_log(path, pa.Table.from_batches([batch]))
+
+
+def _gives_event_ids(path: Path) -> bool:
+    if not path.is_file():
+        return False
+    with _at_fault(f"{path}: cannot be read"), pyarrow.parquet.ParquetFile(path) as file:
+        if "event_id" not in file.schema_arrow.names:
+            return False
+        batches = file.iter_batches(columns=["event_id"])
+        return all(not batch.column(0).null_count for batch in batches)
+
+
+def _event_log(path: Path, table: pa.Table) -> EventLog:
     _check_columns(path, table)
     rows = np.zeros(table.num_rows, INTERACTION)
     for name in ("item_id", "event_time_ms", *_OPTIONAL_NUMBERS):

@@ -51,6 +51,7 @@ KIND_NAMES = (
 
 NUM_KINDS = len(KIND_NAMES)
 KINDS_MASK = (1 << NUM_KINDS) - 2
+DISLIKE_MASK = 1 << KIND_NAMES.index("dislike")
 
 MIN_EVENT_TIME_MS = 946_684_800_000  # 2000-01-01
 MAX_EVENT_TIME_MS = 4_102_444_800_000  # 2100-01-01
@@ -68,6 +69,11 @@ def empty_rows() -> Rows:
 def join_rows(parts: Iterable[Rows]) -> Rows:
     """One array of all rows, not to be written to. Twenty times as fast as np.concatenate, which looks at every field."""
     return np.frombuffer(b"".join([part.tobytes() for part in parts]), INTERACTION)
+
+
+def are_dislikes(rows: Rows) -> npt.NDArray[np.bool_]:
+    """Mask of the interactions that ask for less of their item, whatever other kinds they have."""
+    return np.asarray(rows["kinds"] & np.uint32(DISLIKE_MASK) != 0)
 
 
 def hash_event(event_id: str, event_time_ms: int) -> int:

@@ -2,15 +2,17 @@
 
 A decayed count is kept as of its item's last interaction: c(t) = c(last) 2^-((t - last) / half-life). A visit is a run
 of interactions with no more than VISIT_GAP_MS between neighbours: a basket, a session, the replays of one clip.
+
+A DISLIKE is no interaction here: it is counted nowhere, and names its item as disliked until the item comes again.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
-from state.interaction import Rows
+from state.interaction import Rows, are_dislikes
 
 DAY_MS = 86_400_000
 HALF_LIVES_DAYS = (7, 21, 56, 168)
@@ -28,8 +30,13 @@ STATISTICS = np.dtype(
     ]
 )
 
+DISLIKES = np.dtype([("item_id", "<u8"), ("time_ms", "<i8")])
+
 Records: TypeAlias = npt.NDArray[np.void]
 """A one-dimensional array of dtype STATISTICS."""
+
+Dislikes: TypeAlias = npt.NDArray[np.void]
+"""A one-dimensional array of dtype DISLIKES."""
 
 _HALF_LIVES_MS = np.array(HALF_LIVES_DAYS, np.float64) * DAY_MS
 _WHOLE_HISTORY = np.uint64(0)
@@ -43,15 +50,27 @@ class ItemStatistics:
     """[1]: all interactions together, with item id 0; [0] of an empty stretch. Never dropped by a bound."""
     items: Records
     """One per distinct item, ids ascending."""
+    disliked: Dislikes
+    """One per item whose newest interaction is a DISLIKE, with its time, ids ascending; at one time, the DISLIKE is newer."""
 
 
 def empty_statistics() -> ItemStatistics:
     """Of no interactions."""
-    return ItemStatistics(np.empty(0, STATISTICS), np.empty(0, STATISTICS))
+    return ItemStatistics(np.empty(0, STATISTICS), np.empty(0, STATISTICS), np.empty(0, DISLIKES))
 
 
 def statistics_of(rows: Rows) -> ItemStatistics:
     """From interactions in any order; equal to merging those of any split of the same rows in event-time order."""
+    refused = are_dislikes(rows)
+    if not refused.any():
+        return _counted(rows)
+    counted, dislikes = _counted(rows[~refused]), np.empty(int(refused.sum()), DISLIKES)
+    dislikes["item_id"] = rows["item_id"][refused]
+    dislikes["time_ms"] = rows["event_time_ms"][refused]
+    return replace(counted, disliked=_newest(dislikes, counted.items))
+
+
+def _counted(rows: Rows) -> ItemStatistics:
     if not len(rows):
         return empty_statistics()
     by_time = np.argsort(rows["event_time_ms"], kind="stable")
@@ -61,7 +80,20 @@ def statistics_of(rows: Rows) -> ItemStatistics:
     return ItemStatistics(
         _grouped(np.full_like(ids, _WHOLE_HISTORY), times, visit),
         _grouped(ids[by_item], times[by_item], visit[by_item]),
+        np.empty(0, DISLIKES),
     )
+
+
+def _newest(dislikes: Dislikes, items: Records) -> Dislikes:
+    """The last of each item, where the item did not come later: nothing that may follow brings an older one back."""
+    order = np.lexsort((dislikes["time_ms"], dislikes["item_id"]))
+    ids = dislikes["item_id"][order]
+    last = dislikes[order[np.append(ids[1:] != ids[:-1], True)]] if len(ids) else dislikes
+    _, where, in_items = np.intersect1d(
+        last["item_id"], items["item_id"], assume_unique=True, return_indices=True
+    )
+    outdated = items["last_time_ms"][in_items] > last["time_ms"][where]
+    return np.delete(last, where[outdated])
 
 
 def _grouped(
@@ -91,6 +123,14 @@ def merge_statistics(older: ItemStatistics, newer: ItemStatistics) -> ItemStatis
     Where event times of the two overlap (a late interaction, stored at the oldest open place), a visit may be counted
     once too often or too rarely; everything else stays exact.
     """
+    merged = _merged_counts(older, newer)
+    if not (len(older.disliked) or len(newer.disliked)):
+        return merged
+    dislikes = np.concatenate([older.disliked, newer.disliked])
+    return replace(merged, disliked=_newest(dislikes, merged.items))
+
+
+def _merged_counts(older: ItemStatistics, newer: ItemStatistics) -> ItemStatistics:
     if not len(older.history):
         return newer
     if not len(newer.history):
@@ -100,7 +140,7 @@ def merge_statistics(older: ItemStatistics, newer: ItemStatistics) -> ItemStatis
     moved = newer.items.copy()
     moved["last_visit"] += np.uint32(shift)
     history["last_visit"] = history["visits"]
-    return ItemStatistics(history, _merged_items(older.items, moved))
+    return ItemStatistics(history, _merged_items(older.items, moved), newer.disliked)
 
 
 def _merged_items(older: Records, newer: Records) -> Records:
@@ -148,5 +188,14 @@ def strongest(items: Records, max_items: int) -> Records:
 
 
 def bounded(statistics: ItemStatistics, max_items: int) -> ItemStatistics:
-    """The strongest items alone; one that is dropped and comes again begins anew."""
-    return ItemStatistics(statistics.history, strongest(statistics.items, max_items))
+    """The strongest items and the newest dislikes alone; one that is dropped and comes again begins anew.
+
+    Where a dislike is dropped, its item goes, too: it must not be taken for one that is liked.
+    """
+    items, disliked = statistics.items, statistics.disliked
+    if len(disliked) > max_items:
+        order = np.lexsort((disliked["item_id"], -disliked["time_ms"]))
+        dropped = disliked["item_id"][order[max_items:]]
+        items = items[~np.isin(items["item_id"], dropped)]
+        disliked = disliked[np.sort(order[:max_items])]
+    return ItemStatistics(statistics.history, strongest(items, max_items), disliked)

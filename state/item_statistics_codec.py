@@ -1,11 +1,14 @@
 """Bytes of a history's item statistics.
 
 offset  size  field
-0       1     format version, 1: half-lives of 7, 21, 56 and 168 days, visits an hour apart
+0       1     format version, 1 or 2: half-lives of 7, 21, 56 and 168 days, visits an hour apart
 1       4     number of records, little-endian: 0, or 1 (the history as a whole) + the distinct items
 5       4     CRC-32 of bytes 0..4 and of the payload
 9       n     payload: one zstd frame of the columns in the order of STATISTICS, each a little-endian array: item ids
               and last times as differences to the one before, first times as distances from the last time
+
+Version 2 has behind these columns those of DISLIKES, ids and times as differences to the one before. It is written where
+something is disliked; without, the bytes are those of version 1, which earlier releases read.
 """
 
 import struct
@@ -16,12 +19,19 @@ import numpy as np
 
 from state.errors import CorruptValue, UnknownFormat
 from state.interaction import Rows
-from state.item_statistics import STATISTICS, ItemStatistics, Records
+from state.item_statistics import DISLIKES, STATISTICS, Dislikes, ItemStatistics, Records
 
-FORMAT_VERSION = 1
+_WITHOUT_DISLIKES, FORMAT_VERSION = 1, 2
 _HEADER = struct.Struct("<BII")
 _CHECKED = 5  # header bytes covered by the checksum
 _ZSTD_LEVEL = 3
+_ZSTD_FRAME = 64  # and a 256th: the most that a frame adds to what it holds
+
+
+def max_encoded_bytes(max_items: int) -> int:
+    """The most that statistics bounded by `max_items` take, were nothing of them compressible."""
+    num_bytes = (max_items + 1) * STATISTICS.itemsize + max_items * DISLIKES.itemsize
+    return _HEADER.size + num_bytes + (num_bytes >> 8) + _ZSTD_FRAME
 
 
 def encode_statistics(statistics: ItemStatistics) -> bytes:
@@ -32,9 +42,13 @@ def encode_statistics(statistics: ItemStatistics) -> bytes:
     columns["first_time_ms"] = records["last_time_ms"] - records["first_time_ms"]
     columns["last_time_ms"] = np.diff(records["last_time_ms"], prepend=np.int64(0))
     columns["decayed"] = records["decayed"].T
+    disliked = statistics.disliked
+    columns["disliked"] = np.diff(disliked["item_id"], prepend=np.uint64(0))
+    columns["disliked_ms"] = np.diff(disliked["time_ms"], prepend=np.int64(0))
     data = b"".join([column.tobytes() for column in columns.values()])
+    version = FORMAT_VERSION if len(disliked) else _WITHOUT_DISLIKES
     payload = bytes(cramjam.zstd.compress(data, level=_ZSTD_LEVEL))
-    head = _HEADER.pack(FORMAT_VERSION, len(records), 0)[:_CHECKED]
+    head = _HEADER.pack(version, len(records), 0)[:_CHECKED]
     return head + zlib.crc32(payload, zlib.crc32(head)).to_bytes(4, "little") + payload
 
 
@@ -48,17 +62,27 @@ def decode_statistics(data: bytes) -> ItemStatistics:
             f"item statistics have {len(data)} bytes; at least {_HEADER.size} are needed"
         )
     version, count, checksum = _HEADER.unpack_from(data)
-    if version != FORMAT_VERSION:
+    if version not in (_WITHOUT_DISLIKES, FORMAT_VERSION):
         raise UnknownFormat(
-            f"item statistics have format version {version}; this release reads version {FORMAT_VERSION}"
+            f"item statistics have format version {version}; this release reads versions up to {FORMAT_VERSION}"
         )
     payload = data[_HEADER.size :]
     if zlib.crc32(payload, zlib.crc32(data[:_CHECKED])) != checksum:
         raise CorruptValue(
             f"statistics of {count} items fail their checksum; restore the store from a checkpoint"
         )
-    records = _records(bytes(cramjam.zstd.decompress(payload)), count)
-    return ItemStatistics(records[:1], records[1:])
+    columns = bytes(cramjam.zstd.decompress(payload))
+    records = _records(columns, count)
+    disliked = _dislikes(columns[count * STATISTICS.itemsize :])
+    return ItemStatistics(records[:1], records[1:], disliked)
+
+
+def _dislikes(columns: bytes) -> Dislikes:
+    count = len(columns) // DISLIKES.itemsize
+    disliked: Dislikes = np.zeros(count, DISLIKES)
+    disliked["item_id"] = np.cumsum(np.frombuffer(columns, "<u8", count))
+    disliked["time_ms"] = np.cumsum(np.frombuffer(columns, "<i8", count, 8 * count))
+    return disliked
 
 
 def _records(columns: bytes, count: int) -> Records:

@@ -82,6 +82,13 @@ class KeyValueStore(Protocol):
         """Apply a batch atomically. It survives the death of the process, and of the machine after `flush`."""
         ...
 
+    def ingest(self, family: Family, files: Sequence[Path]) -> None:
+        """Take the pairs of sorted files (state/sorted_files.py), one file after the other, and the files themselves.
+
+        Durable when it returns. They must be on the database's file system.
+        """
+        ...
+
     def flush(self) -> None:
         """Wait until all that was written survives a loss of power."""
         ...
@@ -165,6 +172,10 @@ class MemoryStore:
             self._families[family][key] = value
         for family, key in batch.deletes:
             self._families[family].pop(key, None)
+
+    def ingest(self, family: Family, files: Sequence[Path]) -> None:
+        """Raises StoreError: a store in memory takes no files."""
+        raise StoreError("a store in memory takes no files")
 
     def flush(self) -> None:
         """Nothing to wait for."""

@@ -17,6 +17,7 @@ Family `system`:
     "users"             how many users have a history (8, big-endian)
     "dirty" | user id   lifecycle boundary a summary is owed for
     "erase" | user id   epoch of the last deletion; what it deleted may still lie in files on disk
+    "backfill" | name   how far a backfill was taken (state/backfill_intake.py)
     "hole" | offset     records from that offset (8, big-endian) on that retention removed before they were applied
 """
 
@@ -33,6 +34,7 @@ USERS_KEY = b"users"
 _DIRTY = b"dirty"
 _ERASE = b"erase"
 _HOLE = b"hole"
+_BACKFILL = b"backfill"
 
 
 def user_prefix(user: bytes) -> bytes:
@@ -110,6 +112,16 @@ def hole_key(start_offset: int) -> bytes:
 def hole_range() -> tuple[bytes, bytes]:
     """Range of all holes."""
     return _HOLE, after(_HOLE)
+
+
+def backfill_key(name: str) -> bytes:
+    """Key of the record of one backfill."""
+    return _BACKFILL + name.encode()
+
+
+def backfill_range() -> tuple[bytes, bytes]:
+    """Range of the records of all backfills."""
+    return _BACKFILL, after(_BACKFILL)
 
 
 def after(prefix: bytes) -> bytes:

@@ -30,16 +30,20 @@ class ObjectStorage:
     Every call raises RepositoryUnavailable when the place does not answer.
     """
 
-    def __init__(self, uri: str) -> None:
-        """Nothing is looked up before the first call. Raises ConfigError for an address that cannot be meant."""
+    def __init__(self, uri: str, section: str = "checkpoints") -> None:
+        """Nothing is looked up before the first call. Raises ConfigError for an address that cannot be meant.
+
+        `section` of the settings gave the `uri`, and is named in messages.
+        """
         self._uri = uri
+        self._section = section
         try:
             if "://" in uri:
                 self._fs, root = fs.FileSystem.from_uri(uri)
             else:
                 self._fs, root = fs.LocalFileSystem(), str(Path(uri).absolute())
         except (ArrowException, OSError) as error:
-            raise ConfigError(f"checkpoints.uri {uri!r} cannot be used: {error}") from error
+            raise ConfigError(f"{section}.uri {uri!r} cannot be used: {error}") from error
         self._is_local = isinstance(self._fs, fs.LocalFileSystem)
         self._root = root.rstrip("/")
 
@@ -55,7 +59,7 @@ class ObjectStorage:
             is_there = self._fs.get_file_info(anchor).type is not fs.FileType.NotFound
         if not is_there:
             raise RepositoryUnavailable(
-                f"there is no {anchor} for checkpoints (checkpoints.uri): make it, mount it, or set another uri"
+                f"there is no {anchor} for {self._section} ({self._section}.uri): make it, mount it, or set another uri"
             )
 
     def directories(self, path: str) -> list[str]:
@@ -152,5 +156,5 @@ class ObjectStorage:
             yield
         except (OSError, ArrowException) as error:
             raise RepositoryUnavailable(
-                f"checkpoints at {self.shown_uri} cannot be read or written: {error}"
+                f"{self._section} at {self.shown_uri} cannot be read or written: {error}"
             ) from error

@@ -13,6 +13,10 @@ def _nothing_to_restore(partition: int) -> None:
     """Where no checkpoints are kept."""
 
 
+def _nothing_to_take(store: UserStore) -> None:
+    """Where there are no backfills."""
+
+
 class PartitionStores:
     """Opens and closes the stores of partitions as the node gets and loses them. Thread-safe."""
 
@@ -22,15 +26,18 @@ class PartitionStores:
         history: HistoryConfig,
         max_cached_users: int = DEFAULT_CACHED_USERS,
         before_open: Callable[[int], None] = _nothing_to_restore,
+        after_open: Callable[[UserStore], object] = _nothing_to_take,
     ) -> None:
         """`open_database` opens or creates the database of a partition; `max_cached_users` is per partition.
 
-        `before_open` may put another database in its place first, and take its time for it.
+        `before_open` may put another database in its place first, `after_open` add to it before others see it; both may
+        take their time.
         """
         self.history = history
         self._open_database = open_database
         self._max_cached_users = max_cached_users
         self._before_open = before_open
+        self._after_open = after_open
         self._stores: dict[int, UserStore] = {}
         self._opening = threading.Lock()
         self._lock = threading.Lock()
@@ -52,10 +59,12 @@ class PartitionStores:
     def _opened(self, partition: int) -> UserStore:
         database = self._open_database(partition)
         try:
-            return UserStore(database, self.history, partition, self._max_cached_users)
+            store = UserStore(database, self.history, partition, self._max_cached_users)
+            self._after_open(store)
         except BaseException:
             database.close()
             raise
+        return store
 
     def get(self, partition: int) -> UserStore:
         """The open store of a partition. Raises StoreClosed when it is not."""

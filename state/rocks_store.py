@@ -13,6 +13,7 @@ from rocksdict import (
     BottommostLevelCompaction,
     Checkpoint,
     CompactOptions,
+    IngestExternalFileOptions,
     Rdict,
     RdictIter,
     ReadOptions,
@@ -88,6 +89,14 @@ class RocksStore:
             for family, key in batch.deletes:
                 changes.delete(key, self._handles[family])
             self._db.write(changes)
+
+    def ingest(self, family: Family, files: Sequence[Path]) -> None:
+        """See KeyValueStore: RocksDB links the files into its directory and syncs them."""
+        options = IngestExternalFileOptions()
+        options.set_move_files(True)
+        with self._in_use():
+            for file in files:  # one by one, since their keys may lie among each other's
+                self._families[family].ingest_external_file([str(file)], options)
 
     def flush(self) -> None:
         """See KeyValueStore: syncs the write-ahead log."""

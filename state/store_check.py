@@ -1,6 +1,5 @@
 """Reads every record of a partition's database and compares it with what the others say; names what is wrong."""
 
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from state import keys
@@ -14,6 +13,7 @@ from state.poll_batch import read_num_users
 from state.segments import HistoryConfig
 from state.store_format import read_format
 from state.summary_codec import decode_summary
+from state.user_records import by_user
 from state.user_state import UserMeta
 
 _KIND_NAMES = {
@@ -57,7 +57,7 @@ def check_store(database: KeyValueStore, history: HistoryConfig, partition: int)
     _check_system(database, history, partition, report)
     last_user, num_users = None, 0
     try:
-        for user, records in _by_user(database):
+        for user, records in by_user(database):
             last_user = _shown(user)
             report.users += 1
             report.records += len(records)
@@ -71,20 +71,6 @@ def check_store(database: KeyValueStore, history: HistoryConfig, partition: int)
         reason = f"says {read_num_users(database)}, there are {num_users}"
         report.damage.append(Damage(None, "the number of users", reason))
     return report
-
-
-def _by_user(database: KeyValueStore) -> Iterator[tuple[bytes, list[tuple[bytes, bytes]]]]:
-    """Each user with its records: what follows the user id in the key, and the value."""
-    user, records = b"", list[tuple[bytes, bytes]]()
-    for key, value in database.scan(Family.USERS, *keys.all_users()):
-        owner, rest = keys.split_user_key(key)
-        if records and owner != user:
-            yield user, records
-            records = []
-        user = owner
-        records.append((rest, value))
-    if records:
-        yield user, records
 
 
 def _check_system(

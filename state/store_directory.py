@@ -9,7 +9,7 @@ from typing import Literal, get_args
 
 from state.errors import StoreError, StoreLocked
 
-Purpose = Literal["checkpoint", "restore", "verify"]
+Purpose = Literal["checkpoint", "restore", "verify", "backfill", "recompress"]
 _PURPOSES = get_args(Purpose)
 
 

@@ -80,8 +80,13 @@ def check_format(store: KeyValueStore, history: HistoryConfig, partition: int) -
 
 
 def _check_position(store: KeyValueStore) -> None:
-    """Users and position are written together; RocksDB opens without the latter when its MANIFEST was cut short."""
+    """Users and position are written together; RocksDB opens without the latter when its MANIFEST was cut short.
+
+    Backfilled users have no position, and a record of their backfill, which is written first.
+    """
     (position,) = store.get(Family.SYSTEM, [keys.POSITION_KEY])
+    if next(store.scan(Family.SYSTEM, *keys.backfill_range()), None) is not None:
+        return
     if position is None and next(store.scan(Family.USERS, *keys.all_users()), None) is not None:
         raise CorruptValue(
             "the store has users but no position in the log: a part of it is gone; keep a copy; "

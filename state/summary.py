@@ -5,6 +5,9 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+MAX_SUMMARY_BYTES = 4 << 20
+"""Of accumulators, tokens and item statistics together: what a state node takes."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Summary:

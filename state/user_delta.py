@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from state.chunk_codec import decode_rows
 from state.errors import StaleDelta
 from state.interaction import Rows, empty_rows, join_rows
+from state.segments import HistoryConfig
 from state.summary import Summary
 from state.user_state import StoredUser, UserMeta, UserState
 
@@ -92,6 +93,21 @@ class UserSegments:
         """As one array of rows."""
         rows = join_rows([*self.chunks.values(), self.tail])
         return UserState(self.user_id, self.meta, rows, self.summary)
+
+
+def split_state(state: UserState, history: HistoryConfig) -> UserSegments:
+    """A whole state as a reader's copy."""
+    meta, chunk_len = state.meta, history.chunk_len
+    num_sealed = meta.tail_start - meta.lifecycle_boundary
+    starts = range(0, num_sealed, chunk_len)
+    return UserSegments(
+        user_id=state.user_id,
+        meta=meta,
+        hole_end=0,
+        chunks={meta.lifecycle_boundary + i: state.rows[i : i + chunk_len] for i in starts},
+        tail=state.rows[num_sealed:],
+        summary=state.summary,
+    )
 
 
 def decode_delta(user_id: str, stored: StoredUser) -> UserDelta:

@@ -1,5 +1,6 @@
 """Reads the records of one user off a cursor, in key order: head, tail, chunks, summary."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import takewhile
 
@@ -73,3 +74,19 @@ def read_summary(cursor: Cursor, prefix: bytes, bundle_version: str) -> Summary 
     cursor.seek(wanted)
     key, value = next(cursor, (b"", b""))
     return decode_summary(value, bundle_version) if key == wanted else None
+
+
+def by_user(
+    store: KeyValueStore, start: bytes = b""
+) -> Iterator[tuple[bytes, list[tuple[bytes, bytes]]]]:
+    """Each user from the key `start` on with its records: what follows the user id in the key, and the value."""
+    user, records = b"", list[tuple[bytes, bytes]]()
+    for key, value in store.scan(Family.USERS, start, keys.all_users()[1]):
+        owner, rest = keys.split_user_key(key)
+        if records and owner != user:
+            yield user, records
+            records = []
+        user = owner
+        records.append((rest, value))
+    if records:
+        yield user, records

@@ -1,7 +1,7 @@
 """The user states of one partition: apply arrivals, read users, keep the position, dirty marks and summaries."""
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
@@ -87,6 +87,32 @@ class UserStore:
                 self._table.clear()
                 raise
         return poll.applied
+
+    def rewrite(self, make_batch: Callable[[KeyValueStore], Batch]) -> None:
+        """Write the batch that `make_batch` makes of what is stored, while nobody else writes."""
+        with self._write_lock:
+            batch = make_batch(self._store)
+            self._table.clear()
+            self._store.write(batch)
+
+    def ingest_if_empty(
+        self, files: Mapping[Family, Sequence[Path]], begun: Batch, done: Batch
+    ) -> bool:
+        """Take sorted files, where no user is stored yet: `begun` is written before, `done` after them.
+
+        Returns false where there are users. Durable when it returns.
+        """
+        with self._write_lock:
+            if next(self._store.scan(Family.USERS, *keys.all_users()), None) is not None:
+                return False
+            self._store.write(begun)
+            self._store.flush()
+            self._table.clear()
+            for family, paths in files.items():
+                self._store.ingest(family, paths)
+            self._store.write(done)
+            self._store.flush()
+        return True
 
     def flush(self) -> None:
         """Wait until everything applied survives a loss of power."""
@@ -208,7 +234,7 @@ class UserStore:
         return True
 
     def clear_if_complete(self, user_id: str, bundle_version: str) -> None:
-        """Take back a mark that no worker of this bundle has work for: its summary ends at the boundary."""
+        """Take back a mark that no worker of this bundle has work for: nothing is kept between summary and boundary."""
         prefix = keys.user_prefix(user_id.encode())
         with self._write_lock:
             head, summary = self._store.get(
@@ -216,8 +242,10 @@ class UserStore:
             )
             if head is None:
                 return
+            meta, _ = decode_head(head)
             end = decode_summary(summary, bundle_version).boundary if summary else 0
-            if end == decode_head(head)[0].lifecycle_boundary:
+            # What left the history before it was compressed is not to be had any more.
+            if max(end, meta.first_position) >= meta.lifecycle_boundary:
                 batch = Batch()
                 batch.delete(Family.SYSTEM, keys.dirty_key(user_id.encode()))
                 self._store.write(batch)

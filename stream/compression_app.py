@@ -65,6 +65,7 @@ class CompressionApp:
                 f"topic {config.topic!r} does not exist at {config.bootstrap}: "
                 "create it with stream.topics.ensure_topics before starting workers"
             )
+        config.data_dir.mkdir(parents=True, exist_ok=True)
         self._app = _faust_app(config, cluster.partitions[config.topic])
         jobs = self._app.topic(config.topic, key_serializer="raw", value_serializer="raw")
         self._app.agent(jobs, name="compress")(self._take_batches)

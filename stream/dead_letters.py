@@ -1,4 +1,4 @@
-"""What cannot be decoded goes, bytes and all, to the dead-letter topic."""
+"""What cannot be decoded, or fails again and again, goes, bytes and all, to the dead-letter topic."""
 
 import asyncio
 from collections.abc import Sequence
@@ -11,6 +11,9 @@ SOURCE_TOPIC = "gemstream-source-topic"
 SOURCE_PARTITION = "gemstream-source-partition"
 SOURCE_OFFSET = "gemstream-source-offset"
 REASON = "gemstream-reason"
+KIND = "gemstream-kind"
+"""What the value is; without it an interaction."""
+COMPRESSION_JOB = b"compression-job"
 CUT_FROM = "gemstream-cut-from-bytes"
 """Only on a value the dead-letter topic would not take whole; all of it is at the source offset."""
 

@@ -21,6 +21,8 @@ class Delivered(Protocol):
     """What is known of a record in the log; aiokafka's RecordMetadata has it."""
 
     @property
+    def partition(self) -> int: ...
+    @property
     def offset(self) -> int: ...
 
 

@@ -1,13 +1,30 @@
 """Reads a topic from its beginning, outside any consumer group: to its end, or on and on."""
 
-from collections.abc import AsyncIterator
+import asyncio
+import time
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
+from dataclasses import dataclass
 
 from aiokafka import AIOKafkaConsumer, ConsumerRecord, TopicPartition
 from aiokafka.errors import KafkaError
 
 from stream.errors import BrokerUnavailable, StreamError
 from stream.topics import describe_cluster
+
+_POLL_MS = 500
+_LOOK_AFTER_S = 5.0
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Records of one partition, in order."""
+
+    records: Sequence[ConsumerRecord]
+    next_offset: int
+    """Behind the last one."""
+    is_at_end: bool
+    """All that was there when the reading began has been read."""
 
 
 async def read_topic(bootstrap: str, topic: str) -> AsyncIterator[ConsumerRecord]:
@@ -42,6 +59,35 @@ async def follow_topic(bootstrap: str, topic: str) -> AsyncIterator[ConsumerReco
     async with _reading(bootstrap, topic, topic) as consumer:
         async for record in consumer:
             yield record
+
+
+async def follow_partition(
+    bootstrap: str, topic: str, start_offset: int, max_records: int
+) -> AsyncIterator[Batch]:
+    """Every record of a topic's partition 0 from an offset on, and then what comes; empty batches while nothing does.
+
+    An offset that the partition does not reach means another topic of that name: it is read from its beginning. Raises
+    BrokerUnavailable, also when the broker goes away later.
+    """
+    where = TopicPartition(topic, 0)
+    async with _reading(bootstrap, topic) as consumer:
+        consumer.assign([where])
+        end = (await consumer.end_offsets([where]))[where]
+        if start_offset <= end:
+            consumer.seek(where, start_offset)
+        else:
+            await consumer.seek_to_beginning(where)
+        looked_s = time.monotonic()
+        while True:
+            polled = await consumer.getmany(where, timeout_ms=_POLL_MS, max_records=max_records)
+            records = polled.get(where, [])
+            position = await consumer.position(where)
+            if records or time.monotonic() - looked_s > _LOOK_AFTER_S:
+                if not records:  # a consumer without a broker waits for ever and says nothing
+                    async with asyncio.timeout(_LOOK_AFTER_S):
+                        await consumer.end_offsets([where])
+                looked_s = time.monotonic()
+            yield Batch(records, position, position >= end)
 
 
 @asynccontextmanager

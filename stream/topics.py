@@ -25,6 +25,20 @@ INTERACTIONS_SETTINGS = MappingProxyType(
     {"message.timestamp.type": "LogAppendTime", "retention.ms": KEEP_FOREVER}
 )
 OWNERS_SETTINGS = MappingProxyType({"cleanup.policy": "compact"})
+ITEMS_SETTINGS = MappingProxyType(
+    # Tombstones stay for a hundred years: an item of the bundle that was removed would come back without.
+    {"cleanup.policy": "compact", "delete.retention.ms": str(100 * 365 * 86_400_000)}
+)
+_QUICKLY_COMPACTED = {"segment.bytes": str(8 << 20), "min.cleanable.dirty.ratio": "0.1"}
+TRENDING_SETTINGS = MappingProxyType({"cleanup.policy": "compact", **_QUICKLY_COMPACTED})
+TRENDING_COUNTS_SETTINGS = MappingProxyType(
+    # Values are written again and again, and of no use after a day.
+    {
+        "cleanup.policy": "compact,delete",
+        "retention.ms": str(24 * 3_600_000),
+        **_QUICKLY_COMPACTED,
+    }
+)
 DEAD_LETTERS_SETTINGS = MappingProxyType(
     # Room for whatever another topic lets through, and for the headers that say why it is here.
     {"retention.ms": KEEP_FOREVER, "max.message.bytes": str(16 << 20)}
@@ -40,12 +54,26 @@ class TopicsConfig:
     compression_jobs: str = "compression-jobs"
     owners: str = "partition-owners"
     """Compacted, of one partition: where the users of each partition are served."""
+    items: str = "items"
+    """Compacted, of one partition: what may be recommended beside the bundle's own items, and what no longer."""
+    trending: str = "trending"
+    """Compacted, of one partition: the heaviest items of each partition."""
+    trending_counts: str = "trending-counts"
+    """Compacted: what is counted in each partition."""
     num_partitions: int = 8
     replication_factor: int = 1
 
     def __post_init__(self) -> None:
         """Raise ConfigError for empty or repeated names and sizes out of range."""
-        names = (self.interactions, self.dead_letters, self.compression_jobs, self.owners)
+        names = (
+            self.interactions,
+            self.dead_letters,
+            self.compression_jobs,
+            self.owners,
+            self.items,
+            self.trending,
+            self.trending_counts,
+        )
         if not all(map(_TOPIC_NAME.fullmatch, names)) or len(set(names)) != len(names):
             raise ConfigError(
                 f"topic names are {names}: give each topic a name of its own, of at most 249 letters, digits, dots, "
@@ -65,6 +93,9 @@ class TopicsConfig:
             self.dead_letters: (self.num_partitions, dict(DEAD_LETTERS_SETTINGS)),
             self.compression_jobs: (self.num_partitions, {}),
             self.owners: (1, dict(OWNERS_SETTINGS)),
+            self.items: (1, dict(ITEMS_SETTINGS)),
+            self.trending: (1, dict(TRENDING_SETTINGS)),
+            self.trending_counts: (self.num_partitions, dict(TRENDING_COUNTS_SETTINGS)),
         }
         return tuple(
             NewTopic(name, num_partitions, self.replication_factor, topic_configs=settings)

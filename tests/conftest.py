@@ -30,6 +30,9 @@ async def topics(kafka: RunningKafka) -> TopicsConfig:
         dead_letters=f"interactions.dead-letters-{unique}",
         compression_jobs=f"compression-jobs-{unique}",
         owners=f"partition-owners-{unique}",
+        items=f"items-{unique}",
+        trending=f"trending-{unique}",
+        trending_counts=f"trending-counts-{unique}",
         num_partitions=3,
     )
     await ensure_topics(kafka.bootstrap, config)

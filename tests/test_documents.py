@@ -2,6 +2,7 @@
 
 import re
 import tomllib
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -10,11 +11,24 @@ from prometheus_client.parser import text_string_to_metric_families
 from typer.testing import CliRunner
 
 from model.training.config import TrainConfig
+from protos.trending_pb2 import PartitionTrending
+from services.batcher import Batcher, BatchingConfig
 from services.cli.main import app
 from services.cli.train import read_train_config
-from services.metrics import CompressionCollector, RequestCollector
+from services.context_cache import ContextCache
+from services.metrics import (
+    CatalogueCollector,
+    CompressionCollector,
+    GenerationCollector,
+    RequestCollector,
+    SourceCollector,
+    TrendingCollector,
+)
 from services.request_stats import RequestStats
 from services.settings import Settings, load_settings
+from services.trending import Trending
+from stream.trending_counts import TrendingConfig
+from tests.services.test_catalogue_metrics import followed_catalogue
 from tests.services.test_metrics import busy_node, expose
 
 ROOT = Path(__file__).parent.parent
@@ -62,14 +76,28 @@ def test_every_metric_is_documented() -> None:
     ) == sorted(exposed_metrics())
 
 
+def heard_trending() -> Trending:
+    """Something trends."""
+    trending = Trending(TrendingConfig())
+    trending.hear(PartitionTrending(half_life_ms=1, as_of_ms=1))
+    return trending
+
+
 def exposed_metrics() -> list[tuple[str, str, set[str]]]:
     """Name, type and labels of all of ours, from roles of which everything is known."""
     requests = RequestStats()
     requests.count("/a.B/C", "OK", 0.1)
+    batcher: Batcher[None, None] = Batcher(lambda *_: [], ThreadPoolExecutor(1), BatchingConfig())
+    contexts = ContextCache(0)
+    contexts.parts["recent", "hit"] = contexts.keys["real"] = 1
     collectors = [
         busy_node(),
         RequestCollector(requests),
         CompressionCollector({}, lambda: 0),
+        GenerationCollector(batcher, contexts),
+        CatalogueCollector(followed_catalogue()),
+        TrendingCollector({}, lambda: {0: 1}),
+        SourceCollector({"personal": 1}, heard_trending()),
     ]
     return [
         (

@@ -29,7 +29,7 @@ def make_compressor(delta: Delta, width: int) -> Compressor:
     config = NetworkConfig(
         layer=LayerConfig(width=width, ffn_width=2 * width), lifecycle=LifecycleConfig(delta=delta)
     )
-    network = Network(config, HistoryConfig().recent_len, num_levels=3, codebook_size=256)
+    network = Network(config, HistoryConfig(), num_levels=3, codebook_size=256)
     bundle = SimpleNamespace(version="bench", network=network.eval().requires_grad_(False))
     return Compressor(cast("Bundle", bundle))
 

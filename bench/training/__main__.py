@@ -17,7 +17,7 @@ from rich.table import Table
 from bench.report import write_report
 
 STAGES = ("dense", "indexer", "selection")
-LENGTHS, QUICK_LENGTHS = (1_000, 5_000, 20_000), (1_000, 5_000)
+LENGTHS, QUICK_LENGTHS = (1_000, 5_000, 20_000, 100_000), (1_000, 5_000)
 console = Console(stderr=True)
 
 

@@ -61,7 +61,7 @@ def steps(arguments: argparse.Namespace) -> Iterator[int]:
     config, history = NetworkConfig(), HistoryConfig()
     builder = BatchBuilder(histories, catalogue, config, history, 128)
     trie = Trie(catalogue.sids_SD, catalogue.sid_counts_S)
-    network = Network(config, history.recent_len, LEVELS, CODES)
+    network = Network(config, history, LEVELS, CODES)
     if arguments.recompute:
         recompute_activations(network)
     optimiser = torch.optim.AdamW(network.parameters(), fused=True)

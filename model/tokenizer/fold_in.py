@@ -26,16 +26,21 @@ class Companions:
     """How surprising each is, sum 1."""
 
 
+def popularity_shares(counts_R: npt.NDArray[np.int64]) -> npt.NDArray[np.float64]:
+    """[R], sum 1: how often each known item would be company by popularity alone; `counts_R` are their events."""
+    popularity: npt.NDArray[np.float64] = np.maximum(counts_R, 1) ** CONTEXT_SMOOTHING
+    return popularity / popularity.sum()
+
+
 def weigh_companions(
-    seen_with: npt.NDArray[np.int64], counts_R: npt.NDArray[np.int64]
+    seen_with: npt.NDArray[np.int64], popularity_R: npt.NDArray[np.float64]
 ) -> Companions:
     """From indices of known items, with repetition; weighted by positive pointwise mutual information.
 
-    Everything is seen with what is popular, so that tells little. `counts_R` are the events of all known items.
+    Everything is seen with what is popular, so that tells little. `popularity_R` are the `popularity_shares`.
     """
     indices, times = np.unique(seen_with, return_counts=True)
-    popularity = np.maximum(counts_R, 1) ** CONTEXT_SMOOTHING
-    expected = len(seen_with) * popularity[indices] / popularity.sum()
+    expected = len(seen_with) * popularity_R[indices]
     weights = np.maximum(np.log(times / expected), 0)
     weights = weights if weights.any() else times.astype(np.float64)
     total = weights.sum() if len(weights) else 1.0

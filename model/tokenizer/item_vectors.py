@@ -162,7 +162,7 @@ class ItemVectors:
         Zeros do not count in an inner product, so items are compared in the blocks that they have.
         """
         partial = torch.nonzero(self._lacks_some(vectors_NV) & vectors_NV.any(1))[:, 0]
-        references_RV = self._references()
+        references_RV = self._references
         if not len(partial) or not len(references_RV):
             return vectors_NV
         filled_NV = vectors_NV.clone()
@@ -176,6 +176,7 @@ class ItemVectors:
     def _lacks_some(self, vectors_NV: Tensor) -> Tensor:
         return torch.stack([~part.any(1) for part in self._parts(vectors_NV)]).any(0)
 
+    @cached_property
     def _references(self) -> Tensor:
         """Known items that lack nothing, at most `_MAX_REFERENCES` of them, evenly spread."""
         whole = torch.nonzero(~self._lacks_some(self.vectors_RV))[:, 0]

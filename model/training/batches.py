@@ -14,6 +14,7 @@ from model.features import ItemTensors, to_tensors
 from model.network import NetworkConfig
 from model.repeat_features import RepeatCandidates, repeat_candidates
 from model.training.histories import Histories, Index
+from state.interaction import are_dislikes
 from state.item_statistics import ItemStatistics, bounded, merge_statistics, statistics_of
 from state.segments import HistoryConfig
 
@@ -25,14 +26,14 @@ class Batch:
     """Contexts and their targets."""
 
     items: ItemTensors
-    """[B, N]: lifecycle, mid-term and recent interactions side by side, each right-aligned."""
+    """[B, N]: lifecycle, mid-term and recent interactions side by side; the last right-aligned, the others left-aligned."""
     mask: Tensor
     """[B, N]: true where an interaction is real."""
     lengths: list[int]
     """Columns of lifecycle, mid-term and recent."""
     repeats: RepeatCandidates
     repeat_weights: Tensor
-    """[B, N]: one over the number of distinct items of the next basket for those it holds, else 0."""
+    """[B, N]: one over the number of distinct items of the next basket for those it holds and does not dislike, else 0."""
     target_sids: Tensor
     """[B, T]: SID numbers; 0 where the weight is 0."""
     target_weights: Tensor
@@ -58,6 +59,7 @@ class BatchBuilder:
         self._network = network
         self.catalogue = catalogue
         self._found = catalogue.find(histories.rows["item_id"])
+        self._taken = np.where(are_dislikes(histories.rows), -1, self._found)
         self.sids = np.where(self._found >= 0, catalogue.bucket_of_item[self._found], -1)
         """Per interaction, its SID number or -1."""
 
@@ -81,7 +83,7 @@ class BatchBuilder:
         first, boundary, recent_start = (start + column for column in np.array(cut_at).T)
         parts = [
             _evenly(first, boundary, self.lifecycle_sample),
-            _right_aligned(boundary, recent_start),
+            _left_aligned(boundary, recent_start),
             _right_aligned(recent_start, cuts),
         ]
         index = torch.from_numpy(np.concatenate(parts, 1))
@@ -112,7 +114,7 @@ class BatchBuilder:
         weights = np.zeros(items.shape, np.float32)
         for row, cut in enumerate(cuts):
             end = self.histories.basket_end[cut]
-            bought = np.isin(items[row], self._found[cut:end]) & (items[row] >= 0)
+            bought = np.isin(items[row], self._taken[cut:end]) & (items[row] >= 0)
             weights[row] = bought / len(np.unique(self._found[cut:end]))
         return torch.from_numpy(weights)
 

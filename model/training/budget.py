@@ -1,5 +1,6 @@
 """How much of a run's training is spent: by wall clock, or by steps when a run must be repeatable."""
 
+import math
 import time
 
 
@@ -27,6 +28,17 @@ class Budget:
     def part(self, share: float) -> "Budget":
         """A budget of its own, beginning now: `share` of the seconds, or as many steps."""
         return Budget(self.seconds * share, self._max_steps)
+
+    def limit_s(self, share: float) -> float:
+        """Seconds that `share` of a time budget are; a step budget, whose run is repeatable, limits no clock."""
+        return math.inf if self._max_steps is not None else max(0.0, self.seconds * share)
+
+    @property
+    def left_s(self) -> float:
+        """Seconds of a time budget that training has not spent, or infinitely many."""
+        if self._max_steps is not None:
+            return math.inf
+        return max(0.0, self.seconds - self.elapsed_s)
 
     def spent(self) -> float:
         """The share of the budget that is spent, 0 to 1."""

@@ -5,6 +5,7 @@ from typing import Literal
 
 from model.errors import ModelConfigError
 from model.network import NetworkConfig
+from model.summary_size import check_summary_size
 from model.tokenizer.item_vectors import ItemVectorConfig
 from model.tokenizer.tokenizer import TokenizerConfig
 from state.segments import HistoryConfig
@@ -103,7 +104,8 @@ class TrainConfig:
     """Time between checkpoints of the run; there is one at each stage's end and at a signal, too."""
 
     def __post_init__(self) -> None:
-        """Check the limits."""
+        """Check the limits, and that the network's summaries can be stored."""
+        check_summary_size(self.network)
         for name in (
             "min_item_count", "batch_size", "targets", "target_window", "lifecycle_sample",
             "num_threads", "evaluation_users",

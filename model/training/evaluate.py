@@ -1,5 +1,7 @@
 """Recall of held-out baskets, for the network and for popularity."""
 
+import math
+import time
 from collections.abc import Iterator
 
 import numpy as np
@@ -12,7 +14,7 @@ from model.catalogue import Catalogue
 from model.network import Network
 from model.ranking import rank_items
 from model.training.batches import BatchBuilder
-from model.training.histories import Histories, Index
+from model.training.histories import Histories, Index, mixed_by_length
 from model.training.losses import encode_batch
 from model.trie import Trie
 
@@ -20,17 +22,30 @@ _CONTEXTS_AT_ONCE = 32
 
 
 def network_recall(
-    network: Network, trie: Trie, builder: BatchBuilder, cuts: Index, k: int
-) -> float:
-    """Mean over the baskets at `cuts` of the share of their distinct items among the k best; selection on."""
-    cuts = builder.histories.by_length(cuts)
-    ranked = rank_at(network, trie, builder, cuts, k)
-    ids = builder.catalogue.item_ids
-    recalls = [
-        _recall(builder.histories, int(cut), ids[best[:k]])
-        for cut, best in zip(cuts, ranked, strict=True)
-    ]
-    return float(np.mean(recalls))
+    network: Network,
+    trie: Trie,
+    builder: BatchBuilder,
+    cuts: Index,
+    k: int,
+    limit_s: float = math.inf,
+) -> tuple[float, Index]:
+    """Mean over the baskets at `cuts` of the share of their distinct items among the k best; selection on.
+
+    With the cuts that it is of: all of them, or those done, in batches of like length and random order, when `limit_s`
+    were over; one batch at least.
+    """
+    start, ids = time.monotonic(), builder.catalogue.item_ids
+    recalls, taken = list[float](), list[Index]()
+    for batch in mixed_by_length(builder.histories, cuts, _CONTEXTS_AT_ONCE, seed=0):
+        if taken and time.monotonic() - start >= limit_s:
+            break
+        ranked = rank_at(network, trie, builder, batch, k)
+        recalls += [
+            _recall(builder.histories, int(cut), ids[best[:k]])
+            for cut, best in zip(batch, ranked, strict=True)
+        ]
+        taken.append(batch)
+    return float(np.mean(recalls)), np.concatenate(taken)
 
 
 @torch.inference_mode()
@@ -43,7 +58,7 @@ def rank_at(
         batch = builder.build(some, 1, 1, None)
         context, _ = encode_batch(network, batch)
 
-        def score_next(codes_BWP: Tensor) -> Tensor:
+        def score_next(codes_BWP: Tensor, _: Tensor) -> Tensor:
             states = network.decode(context, codes_BWP)  # noqa: B023 - called before the next turn
             return network.logits(states[:, :, -1], codes_BWP.shape[-1])
 

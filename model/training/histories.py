@@ -76,6 +76,14 @@ def build_histories(events: EventLog) -> Histories:
     return histories
 
 
+def mixed_by_length(histories: Histories, cuts: Index, batch_size: int, seed: int) -> list[Index]:
+    """Batches of similar history length in random order: the first ones speak for all."""
+    cuts = histories.by_length(cuts)
+    batches = [cuts[i : i + batch_size] for i in range(0, len(cuts), batch_size)]
+    np.random.default_rng(seed).shuffle(batches)
+    return batches
+
+
 def draw_cuts(
     histories: Histories, num_cuts: int, batch_size: int, random: np.random.Generator
 ) -> list[Index]:

@@ -52,6 +52,8 @@ class RunState:
     reports: list[StageReport] = field(default_factory=list)
     precision: str | None = None
     """Chosen at the first step."""
+    validation_batches: int | None = None
+    """Of each process, how many a pass takes; chosen with the precision."""
 
     def document(self) -> dict[str, Any]:
         """JSON."""

@@ -11,7 +11,7 @@ from model.network import Network
 from model.training.batches import Batch, BatchBuilder
 from model.training.config import TrainConfig
 from model.training.devices import peak_memory_bytes
-from model.training.histories import Index
+from model.training.histories import Index, mixed_by_length
 from model.training.losses import Losses, Stage
 from model.training.optimiser import Optimiser, ParameterGroup as _ParameterGroup
 from model.training.precision import Precision
@@ -20,6 +20,8 @@ from model.training.steps import Steps, Surroundings
 from model.trie import Trie
 
 STAGES: tuple[Stage, ...] = ("dense", "indexer", "selection")
+VALIDATION_SHARE = 0.01
+"""Of a time budget: the most that one pass over the validation batches takes, beyond its first batch."""
 _GATE_RATE_FACTOR = 20.0
 _SCORES_RATE_FACTOR = 0.25  # they come trained from the stage before
 _TABLES_RATE_FACTOR = 0.1
@@ -82,13 +84,11 @@ class StageRunner:
         """
         size = self._config.batch_size
         shard = self._workers.shard
-        validation_cuts = self._builder.histories.by_length(validation_cuts)
-        validation = [
-            self._builder.build(validation_cuts[i : i + size], 1, 1, None)
-            for i in range(0, len(validation_cuts), size)
-        ][shard]
+        parts = mixed_by_length(self._builder.histories, validation_cuts, size, self._config.seed)
+        validation = [self._builder.build(cuts, 1, 1, None) for cuts in parts[shard]]
         self._state.reports = list(done)
-        self._resume()
+        self._resume(validation)
+        validation = validation[: self._state.validation_batches]
         try:
             while self._state.stage < len(STAGES):
                 self._agree()
@@ -102,7 +102,7 @@ class StageRunner:
             self._log.close()
         return self._state.reports
 
-    def _resume(self) -> None:
+    def _resume(self, validation: Sequence[Batch]) -> None:
         found = self._log.load()
         if found is not None:
             tensors, progress = found
@@ -120,6 +120,9 @@ class StageRunner:
         if self._state.precision is None:
             self._state.precision = self._steps.choose_precision()
         self._steps.precision = self.precision
+        if self._state.validation_batches is None:
+            limit_s = self._budget.limit_s(VALIDATION_SHARE)
+            self._state.validation_batches = self._steps.affordable(validation, limit_s)
 
     def _save(self) -> None:
         weights = {f"network/{name}": t for name, t in self._network.state_dict().items()}

@@ -135,6 +135,32 @@ class Steps:
         return losses.total(self._config.reconstruction_weight, self._config.repeat_weight)
 
     @torch.inference_mode()
+    def affordable(self, validation: Sequence[Batch], limit_s: float) -> int:
+        """How many batches per process a pass has time for: those after which `limit_s` are over, one at least.
+
+        The first process has as many batches as any, and its clock decides.
+        """
+        start, device = time.monotonic(), self._device
+        (most,) = map(int, self._workers.agree(len(validation)))
+        if limit_s == math.inf:
+            return most
+        self._network.eval()
+        taken = 0
+        while taken < most:
+            with new_tensors_on(device), autocast(self.precision, device):
+                for batch in validation[taken : taken + 1]:
+                    losses = batch_losses(
+                        self._network, self._trie, on_device(batch, device), "selection"
+                    )
+                    losses.next_token.item()
+            taken += 1
+            (over,) = self._workers.agree(time.monotonic() - start >= limit_s)
+            if over:
+                break
+        self._network.train()
+        return taken
+
+    @torch.inference_mode()
     def validate(self, stage: Stage, validation: Sequence[Batch]) -> Losses:
         """Mean losses over the validation batches of all processes, without dropout."""
         device = self._device

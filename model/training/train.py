@@ -35,23 +35,28 @@ from model.training.replay import replay
 from model.training.run_directory import RunDirectory, run_identity
 from model.training.run_log import RunLog
 from model.training.run_state import StageReport
-from model.training.stages import StageRunner
+from model.training.stages import VALIDATION_SHARE, StageRunner
 from model.training.steps import Surroundings
 from model.training.stop_signals import stop_requests
 from model.trie import Trie
 from state.event_log import EventLog
 
 RECALL_AT = 20
-_RESERVED_SHARE = 0.06  # of the wall-clock budget, for held-out recall and saving
+_RECALL_SHARE = 0.05  # of the wall-clock budget, and what training leaves of its own
+_RESERVED_SHARE = (
+    _RECALL_SHARE + 2 * VALIDATION_SHARE + 0.01
+)  # and the last stage's figures, and saving
 
 
 @dataclasses.dataclass(frozen=True)
 class RunPlace:
-    """Where a run takes place."""
+    """Where a run takes place, and since when."""
 
     directory: Path | None = None
     """Keeps its checkpoint and metrics, from which it is resumed; None keeps nothing."""
     workers: Workers = ALONE
+    began_s: float | None = None
+    """By the monotonic clock, before the log was read; None: when `train` is called."""
 
 
 def train(
@@ -69,7 +74,7 @@ def train(
     came, and ModelError (TrainingError, TrainingRunError, CatalogueError, BundleError) when the log, the items file,
     the run's directory or `out` cannot be used.
     """
-    start = time.monotonic()
+    start = time.monotonic() if place.began_s is None else place.began_s
     check_target(out)
     if config.batch_size < place.workers.size:
         raise TrainingError(
@@ -136,9 +141,7 @@ def _initial_network(
 ) -> Network:
     """Item table and codebooks start in the space of the item vectors: an item is near the sum of its codes."""
     width, codebook_size = config.network.layer.width, config.tokenizer.codebook_size
-    network = Network(
-        config.network, config.history.recent_len, config.tokenizer.num_levels, codebook_size
-    )
+    network = Network(config.network, config.history, config.tokenizer.num_levels, codebook_size)
     leading = vectors @ principal_axes(vectors)[:, :width]
     network.features.set_item_vectors(items.item_ids, _fit_width(leading, width), items.counts)
     network.set_codebooks(_fit_width(mean_residuals(leading, codes, codebook_size), width))
@@ -202,7 +205,8 @@ def _fit(
     evaluating = progress.add_task(
         f"recall at {RECALL_AT} of {len(tested)} held-out baskets", total=1
     )
-    recall = network_recall(network, trie, builder, tested, RECALL_AT)
+    limit_s = 60 * config.minutes * _RECALL_SHARE + budget.left_s
+    recall, taken = network_recall(network, trie, builder, tested, RECALL_AT, limit_s)
     progress.advance(evaluating)
     return {
         "stages": [dataclasses.asdict(stage) for stage in stages],
@@ -211,7 +215,8 @@ def _fit(
         "processes": place.workers.size,
         f"recall_at_{RECALL_AT}": {
             "network": recall,
-            "popularity": popularity_recall(histories, catalogue, tested, RECALL_AT),
-            "baskets": len(tested),
+            "popularity": popularity_recall(histories, catalogue, taken, RECALL_AT),
+            "baskets": len(taken),
+            "asked_baskets": len(tested),
         },
     }

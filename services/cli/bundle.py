@@ -82,10 +82,17 @@ def print_report(report: dict[str, Any]) -> None:
         )
     if recall := report.get("recall_at_20"):
         print_table(
-            f"Recall@20 of {recall['baskets']} held-out baskets",
+            f"Recall@20 of {_baskets(recall)}",
             ("ranker", "recall"),
             [(name, _number(recall[name])) for name in ("network", "popularity")],
         )
+
+
+def _baskets(recall: dict[str, Any]) -> str:
+    asked = recall.get("asked_baskets", recall["baskets"])
+    if recall["baskets"] == asked:
+        return f"{asked} held-out baskets"
+    return f"{recall['baskets']} of {asked} held-out baskets: more would have taken too long"
 
 
 def print_health(health: dict[str, Any]) -> None:

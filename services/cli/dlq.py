@@ -1,4 +1,4 @@
-"""`gemstream dlq`: the records that could not be read, why, and their way back."""
+"""`gemstream dlq`: records that could not be read and users that could not be compressed, why, and their way back."""
 
 import asyncio
 from typing import Annotated, Any
@@ -21,7 +21,10 @@ from stream.dead_letter_log import DeadLetter, read_dead_letters, replay as repl
 from stream.errors import StreamError
 from stream.producer import Producer
 
-app = typer.Typer(help="Records that could not be read (dead letters).", no_args_is_help=True)
+app = typer.Typer(
+    help="Records that could not be read, users that could not be compressed (dead letters).",
+    no_args_is_help=True,
+)
 
 LetterArgument = Annotated[str, typer.Argument(help="PARTITION:OFFSET, as `dlq list` shows it.")]
 
@@ -84,6 +87,8 @@ def replay(
     as_json: JsonOption = False,
 ) -> None:
     """Send dead letters to their source topic again, after the fault was mended. They stay listed.
+
+    The letter of a user that could not be compressed is a job: a worker tries that user again.
 
     An interaction that was applied meanwhile is not doubled while its event id is remembered.
     """
@@ -149,7 +154,7 @@ def _summary(letter: DeadLetter) -> dict[str, Any]:
 
 
 def _whole(letter: DeadLetter) -> dict[str, Any]:
-    interaction = letter.interaction
+    interaction, job = letter.interaction, letter.job
     return {
         **_summary(letter),
         "key": None if letter.key is None else letter.key.decode(errors="backslashreplace"),
@@ -159,4 +164,5 @@ def _whole(letter: DeadLetter) -> dict[str, Any]:
         "value_hex": None if letter.value is None else letter.value.hex(),
         "cut_from_bytes": letter.cut_from_bytes,
         "interaction": interaction and message_document(interaction),
+        "compression_job": job and message_document(job),
     }

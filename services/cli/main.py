@@ -7,7 +7,7 @@ import sys
 import typer
 
 from model.errors import ModelError
-from services.cli import bundle, dlq, kafka, store, user
+from services.cli import bundle, catalogue, dlq, kafka, store, user
 from services.cli.output import CommandError, print_error
 from services.cli.produce import produce
 from services.cli.recommend import recommend
@@ -30,6 +30,7 @@ app.command()(train)
 app.command()(produce)
 app.command()(recommend)
 app.add_typer(bundle.app, name="bundle")
+app.add_typer(catalogue.app, name="catalogue")
 app.add_typer(user.app, name="user")
 app.add_typer(store.app, name="store")
 app.add_typer(dlq.app, name="dlq")

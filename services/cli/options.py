@@ -51,6 +51,13 @@ def state_address(given: str | None, config: Path | None) -> Target:
     return Target(given or settings.state_node.address, credentials)
 
 
+def catalogue_address(given: str | None, config: Path | None) -> Target:
+    """The inference node whose catalogue is asked about; as `recommender_address`, with the token of admin calls."""
+    settings = load_settings(config, {})
+    credentials = client_credentials(settings.tls, settings.admin)
+    return Target(given or settings.inference_node.listen, credentials)
+
+
 def recommender_address(given: str | None, config: Path | None) -> Target:
     """The inference node to ask: as given (option, then environment), else the settings'. Raises SettingsError."""
     settings = load_settings(config, {})

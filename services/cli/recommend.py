@@ -130,7 +130,7 @@ def _show(user: str, reply: recommender_pb2.RecommendResponse) -> None:
                 entry.item.title,
                 tuple(entry.sid),
                 f"{entry.score:.3f}",
-                recommender_pb2.Source.Name(entry.source).removeprefix("SOURCE_").lower(),
+                source_name(entry.source),
                 *([_because(entry.reason)] if explained else []),
             )
             for rank, entry in enumerate(reply.items, 1)
@@ -160,13 +160,18 @@ def _because(reason: recommender_pb2.Reason) -> str:
     return ", ".join(parts) + (f"; saw {', '.join(attended)}" if attended else "")
 
 
+def source_name(source: recommender_pb2.Source) -> str:
+    """As people read it."""
+    return recommender_pb2.Source.Name(source).removeprefix("SOURCE_").lower()
+
+
 def describe(reply: recommender_pb2.RecommendResponse) -> str:
     """What the items were made from, in words."""
     segments, freshness = reply.segments, reply.freshness
     if recommender_pb2.DEGRADATION_STATE_UNAVAILABLE in reply.degraded:
-        origin = "popular items: the user's state could not be read"
-    elif reply.source == recommender_pb2.SOURCE_POPULAR:
-        origin = "popular items: nothing is known of this user"
+        origin = f"{source_name(reply.source)} items: the user's state could not be read"
+    elif reply.source != recommender_pb2.SOURCE_PERSONAL:
+        origin = f"{source_name(reply.source)} items: nothing is known of this user"
     else:
         origin = (
             f"made from {segments.recent} recent, {segments.mid_term} mid-term and {segments.lifecycle} "

@@ -14,11 +14,12 @@ from services.supervisor import EX_CONFIG
 
 
 class Role(StrEnum):
-    """The three kinds of process."""
+    """The kinds of process."""
 
     STATE_NODE = "state-node"
     COMPRESSION_WORKER = "compression-worker"
     INFERENCE_NODE = "inference-node"
+    TRENDING = "trending"
 
 
 def run(

@@ -3,7 +3,7 @@
 import typer
 
 from protos import admin_pb2
-from services.cli import checkpoints
+from services.cli import backfill, checkpoints
 from services.cli.options import ConfigOption, StateAddressOption, TimeoutOption, state_address
 from services.cli.output import (
     JsonOption,
@@ -19,6 +19,8 @@ app.command("checkpoint")(checkpoints.checkpoint)
 app.command("list")(checkpoints.list_checkpoints)
 app.command("verify")(checkpoints.verify)
 app.command("restore")(checkpoints.restore)
+app.command("backfill")(backfill.backfill)
+app.command("recompress")(backfill.recompress)
 
 
 @app.command()

@@ -1,6 +1,7 @@
 """`gemstream train`: an event log in, a bundle out."""
 
-from dataclasses import replace
+import time
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -15,6 +16,18 @@ from services.toml_config import read_toml, structure
 
 if TYPE_CHECKING:
     from model.training.config import TrainConfig
+
+
+@dataclass(frozen=True)
+class _Asked:
+    """What the command line says, and when it did, by the monotonic clock."""
+
+    events: Path
+    items: Path | None
+    out: Path
+    directory: Path
+    restart: bool
+    began_s: float
 
 
 def train(
@@ -42,11 +55,12 @@ def train(
     Stopped by a signal or a crash, the same command goes on from its last checkpoint. Several processes: torchrun
     --nproc-per-node N -m services.cli train ...
     """
+    began_s = time.monotonic()
     overrides = {"minutes": minutes, "seed": seed}
     given = {name: value for name, value in overrides.items() if value is not None}
     directory = run or out.with_name(f"{out.name}.run")
     train_config = read_train_config(config, given)
-    report = _run(events, items, train_config, out, directory, restart)
+    report = _run(_Asked(events, items, out, directory, restart, began_s), train_config)
     if not report:  # not the first of several processes
         return
     if as_json:
@@ -82,14 +96,7 @@ def read_train_config(path: Path | None, overrides: dict[str, Any]) -> "TrainCon
     return replace(config, history=settings.history, **overrides)
 
 
-def _run(
-    events: Path,
-    items: Path | None,
-    config: "TrainConfig",
-    out: Path,
-    directory: Path,
-    restart: bool,
-) -> dict[str, Any]:
+def _run(asked: _Asked, config: "TrainConfig") -> dict[str, Any]:
     from rich.progress import (
         BarColumn,
         Progress,
@@ -112,15 +119,15 @@ def _run(
         TimeRemainingColumn(),
     )
     with joined_workers() as workers:
-        if restart and workers.is_first:
-            RunDirectory(directory).forget_checkpoint()
+        if asked.restart and workers.is_first:
+            RunDirectory(asked.directory).forget_checkpoint()
         with Progress(*columns, console=people, disable=not workers.is_first) as progress:
-            reading = progress.add_task(f"reading {events.name}", total=1)
-            log = read_event_log(events)
+            reading = progress.add_task(f"reading {asked.events.name}", total=1)
+            log = read_event_log(asked.events)
             progress.advance(reading)
-            place = RunPlace(directory, workers)
+            place = RunPlace(asked.directory, workers, asked.began_s)
             try:
-                return run_training(log, items, config, out, progress, place)
+                return run_training(log, asked.items, config, asked.out, progress, place)
             except TrainingStopped as stopped:
                 if workers.is_first:
                     progress.stop()

@@ -52,12 +52,14 @@ class Deployment:
             f'bootstrap = "{bootstrap}"\ndata_dir = "data"\nbundle = "{bundle}"\n'
             "[history]\nrecent_len = 8\nmid_term_len = 16\nchunk_len = 4\nmax_history = 1000\n"
             f'[topics]\ninteractions = "{topics.interactions}"\ndead_letters = "{topics.dead_letters}"\n'
-            f'compression_jobs = "{topics.compression_jobs}"\nowners = "{topics.owners}"\nnum_partitions = {topics.num_partitions}\n'
+            f'compression_jobs = "{topics.compression_jobs}"\nowners = "{topics.owners}"\nitems = "{topics.items}"\n'
+            f'trending = "{topics.trending}"\ntrending_counts = "{topics.trending_counts}"\nnum_partitions = {topics.num_partitions}\n'
             f'[consumer]\ngroup = "{topics.interactions}"\nmax_poll_records = 50\nsession_timeout_ms = 6000\n'
             f'[compression_worker]\ngroup = "{topics.compression_jobs}"\nmetrics_listen = "127.0.0.1:0"\n'
             f'[state_node]\nlisten = "{self.state}"\nmetrics_listen = "{self.metrics}"\n'
             f'[inference_node]\nlisten = "{self.recommender}"\n'
             'metrics_listen = "127.0.0.1:0"\n'
+            f'[trending]\ngroup = "{topics.trending}"\nmetrics_listen = "127.0.0.1:0"\npublish_interval_s = 0.2\n'
         )
         self.process: subprocess.Popen[bytes] | None = None
 

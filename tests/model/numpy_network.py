@@ -90,6 +90,12 @@ def recent(items_RH: Array, w: Weights, num_heads: int) -> Array:
     return encoder(items_RH + positions, w, num_heads)
 
 
+def mid_term(items_MH: Array, w: Weights, num_heads: int, chunk_len: int) -> Array:
+    """Every chunk by itself."""
+    starts = range(0, len(items_MH), chunk_len)
+    return np.concatenate([encoder(items_MH[i : i + chunk_len], w, num_heads) for i in starts])
+
+
 def bucket(value: int, num_buckets: int, salt: int = 0) -> int:
     """splitmix64 in Python integers."""
     if value == 0:

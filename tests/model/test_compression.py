@@ -31,7 +31,7 @@ def compressor_with(bundle: Bundle, delta: Delta) -> Compressor:
     config = replace(
         SMALL.network, lifecycle=replace(SMALL.network.lifecycle, delta=delta, top_r=2)
     )
-    network = Network(config, recent_len=8, num_levels=3, codebook_size=6)
+    network = Network(config, SMALL.history, num_levels=3, codebook_size=6)
     return Compressor(replace(bundle, network=network.eval().requires_grad_(False)))
 
 
@@ -87,6 +87,7 @@ def test_statistics_roll_with_the_chunks(stepwise: Summary) -> None:
 
 def same_statistics(summary: Summary, whole: ItemStatistics) -> None:
     rolled = decode_statistics(summary.item_statistics)
+    assert np.array_equal(rolled.disliked, whole.disliked)
     for name in STATISTICS.names or ():
         np.testing.assert_allclose(rolled.items[name], whole.items[name], rtol=1e-12)
         np.testing.assert_allclose(rolled.history[name], whole.history[name], rtol=1e-12)
@@ -94,7 +95,7 @@ def same_statistics(summary: Summary, whole: ItemStatistics) -> None:
 
 def test_statistics_are_bounded(bundle: Bundle) -> None:
     rows = make_rows(2_000)
-    rows["item_id"] = np.arange(1, 2_001)
+    rows["item_id"], rows["kinds"] = np.arange(1, 2_001), 2
     summary = Compressor(bundle).roll(None, [rows[:1_000], rows[1_000:]], 2_000, now_ms=5)
     statistics = decode_statistics(summary.item_statistics)
     assert statistics.items["item_id"].tolist() == list(range(2_001 - 512, 2_001))

@@ -9,12 +9,19 @@ import torch
 
 from model.bundle import Bundle
 from model.compression import Compressor
+from model.decoder import DecoderBlock
 from model.explain import trace_decoder
 from model.layers import Segment
+from model.network import Network
 from model.query import ItemFilter, Query
 from model.recommender import Recommender
+from model.user_context import UserContext
+from model.whole_context import whole_context
 from state.interaction import empty_rows
 from state.summary import Summary
+from state.user_delta import split_state
+from state.user_state import UserState
+from tests.model.plain_context import plain_mixture
 from tests.model.test_recommender import state_of
 from tests.model.worlds import START_MS, make_rows
 
@@ -22,6 +29,14 @@ from tests.model.worlds import START_MS, make_rows
 @pytest.fixture(scope="module")
 def recommender(bundle: Bundle) -> Recommender:
     return Recommender(bundle, beam_width=8)
+
+
+def decoder_blocks(network: Network) -> list[DecoderBlock]:
+    return list(network.decoder.blocks)  # type: ignore[arg-type]
+
+
+def encoded(recommender: Recommender, state: UserState) -> UserContext:
+    return recommender.encode(split_state(state, recommender.history))[0]
 
 
 @pytest.fixture(scope="module")
@@ -35,7 +50,7 @@ def test_the_walk_is_the_decoders(
     recommender: Recommender, summary: Summary, num_rows: int
 ) -> None:
     network, rows = recommender.bundle.network, make_rows(num_rows) if num_rows else empty_rows()
-    context = recommender._context(state_of(rows, summary))
+    context = whole_context(recommender.bundle, state_of(rows, summary))
     codes = torch.from_numpy(recommender.bundle.catalogue.sids_SD[:5, :-1].copy())[None]
     trace = trace_decoder(network, context, codes)
     torch.testing.assert_close(trace.states[None], network.decode(context, codes))
@@ -45,14 +60,14 @@ def test_the_walk_is_the_decoders(
 def test_shares_are_the_slow_sums(recommender: Recommender) -> None:
     """Norms by numpy of what the decoder's own branches give."""
     network = recommender.bundle.network
-    context = recommender._context(state_of(make_rows(19)))
+    context = whole_context(recommender.bundle, state_of(make_rows(19)))
     codes = torch.from_numpy(recommender.bundle.catalogue.sids_SD[:2, :-1].copy())[None]
     seen: dict[str, list[torch.Tensor]] = {"recent": [], "mid_term": [], "lifecycle": []}
     hooks = [
         getattr(block, name).register_forward_hook(
             lambda _, __, update, name=name: seen[name].append(update[0])
         )
-        for block in network.decoder.blocks
+        for block in decoder_blocks(network)
         for name in seen
     ]
     network.decode(context, codes)
@@ -76,11 +91,11 @@ def test_shares_are_the_slow_sums(recommender: Recommender) -> None:
 def test_attention_is_the_slow_sum(recommender: Recommender) -> None:
     """Softmax by loops over the keys that each block's branch was given, found again by their vectors."""
     network = recommender.bundle.network
-    context = recommender._context(state_of(make_rows(19)))
+    context = whole_context(recommender.bundle, state_of(make_rows(19)))
     codes = torch.from_numpy(recommender.bundle.catalogue.sids_SD[:1, :-1].copy())[None]
     keys = context.mid_term.vectors[0]
     expected = np.zeros(len(keys))
-    blocks = network.decoder.blocks
+    blocks = decoder_blocks(network)
 
     def note(branch: Any, given: tuple[torch.Tensor, Segment], _: torch.Tensor) -> None:
         states, segment = given
@@ -98,11 +113,7 @@ def test_attention_is_the_slow_sum(recommender: Recommender) -> None:
                 weights = np.exp(logits - logits.max())
                 expected[places] += weights / weights.sum() / heads / len(queries) / len(blocks)
 
-    hooks = [
-        branch.register_forward_hook(note)
-        for name, branch in blocks.named_modules()
-        if name.endswith(".mid_term")
-    ]
+    hooks = [block.mid_term.register_forward_hook(note) for block in blocks]
     network.decode(context, codes)
     for hook in hooks:
         hook.remove()
@@ -115,7 +126,7 @@ def test_attention_is_the_slow_sum(recommender: Recommender) -> None:
 def test_explanations_of_an_answer(recommender: Recommender, summary: Summary) -> None:
     state, query = state_of(make_rows(19), summary), Query(k=6)
     found = recommender.recommend(state, query)
-    explained = recommender.explain(state, query, found)
+    explained = recommender.explain(encoded(recommender, state), query, found)
     mid_term = state.mid_term(recommender.history)
     assert len(explained) == 6
     for one in explained:
@@ -129,7 +140,7 @@ def test_explanations_of_an_answer(recommender: Recommender, summary: Summary) -
             same = mid_term["event_time_ms"] == each.event_time_ms
             assert each.item.item_id in mid_term["item_id"][same]
     assert recommender.recommend(state, query) == found
-    assert recommender.explain(state, query, []) == []
+    assert recommender.explain(encoded(recommender, state), query, []) == []
 
 
 def test_a_stream_that_is_absent_has_no_share(recommender: Recommender, summary: Summary) -> None:
@@ -140,7 +151,9 @@ def test_a_stream_that_is_absent_has_no_share(recommender: Recommender, summary:
         (state_of(empty_rows(), replace(summary, item_statistics=b"")), {"recent", "mid_term"}),
         (state_of(empty_rows()), {"recent", "mid_term", "lifecycle", "repeats"}),
     ):
-        for one in recommender.explain(state, query, recommender.recommend(state, query)):
+        for one in recommender.explain(
+            encoded(recommender, state), query, recommender.recommend(state, query)
+        ):
             zero = {name for name in ("recent", "mid_term", "lifecycle") if getattr(one, name) == 0}
             assert zero == absent - {"repeats"}
             assert bool(one.attended) == ("mid_term" not in absent)
@@ -154,13 +167,13 @@ def test_the_repeat_share_is_what_the_item_owes_to_repeats(
     state = state_of(rows)
     query = Query(k=len(bundle.catalogue), beam_width=1_000)
     found = recommender.recommend(state, query)
-    mixture = recommender._repeat_mixture(state, recommender._context(state))
+    mixture = plain_mixture(bundle, state)
     generator = float(mixture.log_generator.exp())
     alone = {
         one.item.item_id: one.score
         for one in recommender.recommend(state, replace(query, repeats=False))
     }
-    explained = recommender.explain(state, query, found)
+    explained = recommender.explain(encoded(recommender, state), query, found)
     for one, why in zip(found, explained, strict=True):
         rest = generator * np.exp(alone[one.item.item_id])
         assert why.repeats == pytest.approx(1 - rest / np.exp(one.score), abs=1e-4)
@@ -177,4 +190,6 @@ def test_without_repeats_or_with_them_excluded_there_is_no_repeat_share(
         Query(k=5, filter=ItemFilter(exclude_ids=np.unique(rows["item_id"]))),
     ):
         found = recommender.recommend(state, query)
-        assert {one.repeats for one in recommender.explain(state, query, found)} == {0.0}
+        assert {
+            one.repeats for one in recommender.explain(encoded(recommender, state), query, found)
+        } == {0.0}

@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from torch.nn import functional
 
 from model.decoder import Context, as_sequences, share_bos
 from model.errors import ModelConfigError
@@ -19,7 +20,7 @@ LAYER = SMALL.network.layer
 @pytest.fixture
 def network() -> Network:
     torch.manual_seed(0)
-    return Network(SMALL.network, recent_len=8, num_levels=3, codebook_size=6).eval()
+    return Network(SMALL.network, SMALL.history, num_levels=3, codebook_size=6).eval()
 
 
 def segment(num_items: int, num_real: int | None = None, seed: int = 0) -> Segment:
@@ -29,11 +30,12 @@ def segment(num_items: int, num_real: int | None = None, seed: int = 0) -> Segme
     return Segment(torch.randn(1, num_items, WIDTH, generator=generator), mask[None])
 
 
-def padded(original: Segment, num_padding: int) -> Segment:
-    junk = torch.full((1, num_padding, WIDTH), 7.0)
+def padded(original: Segment, num_before: int, num_behind: int = 0) -> Segment:
+    before, behind = (torch.full((1, num, WIDTH), 7.0) for num in (num_before, num_behind))
+    padding = (num_before, num_behind)
     return Segment(
-        torch.cat([junk, original.vectors], 1),
-        torch.cat([torch.zeros(1, num_padding, dtype=torch.bool), original.mask], 1),
+        torch.cat([before, original.vectors, behind], 1),
+        functional.pad(original.mask, padding, value=False),
     )
 
 
@@ -69,8 +71,24 @@ def test_padding_changes_nothing(network: Network) -> None:
     recent, mid_term, tokens = segment(6), segment(9, seed=1), segment(3, seed=2).vectors
     present = torch.ones(1, dtype=torch.bool)
     plain = network.decode(network.encode(recent, mid_term, tokens, present), CODES)
-    context = network.encode(padded(recent, 2), padded(mid_term, 4), tokens, present)
+    context = network.encode(padded(recent, 2), padded(mid_term, 0, 4), tokens, present)
     torch.testing.assert_close(network.decode(context, CODES), plain, atol=1e-5, rtol=1e-4)
+
+
+def test_a_mid_term_item_meets_its_own_chunk_alone(network: Network) -> None:
+    """What is encoded of a sealed chunk stays as it is, whatever comes behind."""
+    chunk_len = SMALL.history.chunk_len
+    items = segment(3 * chunk_len + 1)
+    whole = network.mid_term(items.vectors, items.mask).vectors
+    for start in range(0, 3 * chunk_len, chunk_len):
+        chunk = slice(start, start + chunk_len)
+        alone = network.mid_term(items.vectors[:, chunk], items.mask[:, chunk]).vectors
+        torch.testing.assert_close(whole[:, chunk], alone)
+    changed = items.vectors.clone()
+    changed[:, 1] += 1
+    other = network.mid_term(changed, items.mask).vectors
+    assert not torch.allclose(other[:, 0], whole[:, 0], atol=1e-4)
+    torch.testing.assert_close(other[:, chunk_len:], whole[:, chunk_len:])
 
 
 def test_position_counts_from_the_newest() -> None:

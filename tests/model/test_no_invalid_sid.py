@@ -25,7 +25,7 @@ def test_a_million_sids_none_invalid() -> None:
     trie = Trie(sids, random.integers(0, 50, NUM_SIDS))
     layer = LayerConfig(width=8, num_heads=1, ffn_width=8)
     config = replace(SMALL.network, layer=layer, num_blocks=1)
-    network = Network(config, 8, NUM_LEVELS, NUM_CODES).eval()
+    network = Network(config, SMALL.history, NUM_LEVELS, NUM_CODES).eval()
     mask = torch.ones(REQUESTS, 2, dtype=torch.bool)
     generated = 0
     for _ in range(ROUNDS):
@@ -37,7 +37,7 @@ def test_a_million_sids_none_invalid() -> None:
 def count_valid(network: Network, context: Context, trie: Trie, live: np.ndarray) -> int:
     """How many SIDs a search generates; all of them must be live and distinct within their request."""
 
-    def score_next(codes: torch.Tensor) -> torch.Tensor:
+    def score_next(codes: torch.Tensor, _: torch.Tensor) -> torch.Tensor:
         states = network.decode(context, codes)
         return network.logits(states[:, :, -1], codes.shape[-1])
 

@@ -12,9 +12,11 @@ from model.compression import Compressor
 from model.errors import ModelConfigError
 from model.query import ItemFilter, Query
 from model.recommender import Recommender
-from state.interaction import Rows, empty_rows
+from model.whole_context import whole_context
+from state.interaction import DISLIKE_MASK, Rows, empty_rows
 from state.summary import Summary
 from state.user_state import UserMeta, UserState
+from tests.model.plain_context import plain_mixture
 from tests.model.worlds import HOUR_MS, START_MS, make_rows
 
 
@@ -38,10 +40,8 @@ def summary(bundle: Bundle) -> Summary:
 
 def score_every_item(bundle: Bundle, state: UserState) -> dict[int, float]:
     """The slow twin: one forward pass per item, probabilities by loops over the definitions."""
-    recommender, network, trie = Recommender(bundle), bundle.network, bundle.trie
-    catalogue = bundle.catalogue
-    context = recommender._context(state)
-    mixture = recommender._repeat_mixture(state, context)
+    network, trie, catalogue = bundle.network, bundle.trie, bundle.catalogue
+    context, mixture = whole_context(bundle, state), plain_mixture(bundle, state)
     gate = float(mixture.log_repeat.exp())
     history, shares = mixture.items[0].tolist(), mixture.shares[0].tolist()
     scores = {}
@@ -108,10 +108,7 @@ def test_excluded_repeats_leave_the_field_to_the_generator(
     rows = make_rows(12)
     had = set(rows["item_id"].tolist())
     state = state_of(rows)
-    context = recommender._context(state)
-    mixture = recommender._repeat_mixture(
-        state, context, ask(1, had).filter.blocked(bundle.catalogue)
-    )
+    mixture = plain_mixture(bundle, state, ask(1, had).filter.blocked(bundle.catalogue))
     assert float(mixture.log_generator) == 0
     assert float(mixture.shares.sum()) == 0
     found = recommender.recommend(state, ask(40, had, beam_width=1000))
@@ -125,13 +122,14 @@ def test_an_item_last_taken_in_the_lifecycle_segment_can_be_a_repeat(
     """What the mid-term segment no longer holds is known from the summary's statistics."""
     older, newer = make_rows(8), make_rows(6)
     older["item_id"], newer["item_id"] = 33, 5
+    older["kinds"] = newer["kinds"] = 2
     newer["event_time_ms"] += 100 * HOUR_MS
     rolled = Compressor(bundle).roll(None, [older[:4], older[4:]], 8, now_ms=START_MS)
     (index,) = bundle.catalogue.find(np.array([33], np.uint64)).tolist()
 
     def share(summary: Summary) -> float:
         state = state_of(newer, summary)
-        mixture = recommender._repeat_mixture(state, recommender._context(state))
+        mixture = plain_mixture(bundle, state)
         return float(mixture.shares[0][mixture.items[0] == index].sum())
 
     assert share(rolled) > 0.1
@@ -143,6 +141,26 @@ def test_an_item_last_taken_in_the_lifecycle_segment_can_be_a_repeat(
     assert {one.item.item_id: one.score for one in better}[33] > score + 1
     places = [[one.item.item_id for one in found].index(33) for found in (plain, better)]
     assert places[1] < places[0]
+
+
+@pytest.mark.parametrize("disliked_at", ["lifecycle", "mid_term", "never", "taken_again"])
+def test_a_disliked_item_is_no_repeat_until_it_is_taken_again(
+    bundle: Bundle, recommender: Recommender, disliked_at: str
+) -> None:
+    older, newer = make_rows(8), make_rows(6)
+    older["item_id"], newer["item_id"] = 33, 5
+    older["kinds"] = newer["kinds"] = 2
+    newer["event_time_ms"] += 100 * HOUR_MS
+    if disliked_at in ("lifecycle", "taken_again"):
+        older["kinds"][-1] = DISLIKE_MASK
+    if disliked_at in ("mid_term", "taken_again"):
+        newer["item_id"][2] = 33
+        newer["kinds"][2] = DISLIKE_MASK if disliked_at == "mid_term" else 2
+    rolled = Compressor(bundle).roll(None, [older[:4], older[4:]], 8, now_ms=START_MS)
+    state = state_of(newer, rolled)
+    mixture = plain_mixture(bundle, state)
+    (index,) = bundle.catalogue.find(np.array([33], np.uint64)).tolist()
+    assert (index in mixture.items[0]) == (disliked_at in ("never", "taken_again"))
 
 
 def test_a_beam_of_one_still_fills_k(recommender: Recommender) -> None:

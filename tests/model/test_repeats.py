@@ -12,13 +12,13 @@ from rich.progress import Progress
 from model.bundle import Bundle, load_bundle
 from model.layers import LayerConfig
 from model.repeat_features import NUM_FEATURES, STRENGTH, RepeatCandidates, repeat_candidates
-from model.repeats import RepeatConfig, RepeatMixture, Repeats
+from model.repeats import RepeatConfig, RepeatEvidence, RepeatMixture, Repeats
 from model.training.batches import BatchBuilder
 from model.training.histories import build_histories
 from model.training.losses import encode_batch, repeat_loss
 from model.training.train import train
 from state.event_log import EventLog
-from state.interaction import INTERACTION, Rows
+from state.interaction import DISLIKE_MASK, INTERACTION, Rows
 from state.item_statistics import DAY_MS, HALF_LIVES_DAYS, empty_statistics, statistics_of
 from tests.model.worlds import HOUR_MS, SMALL, START_MS, make_rows
 
@@ -32,7 +32,8 @@ def untrained(items: list[int], counts: list[float]) -> RepeatMixture:
     features[0, :, STRENGTH] = torch.tensor(counts).log()
     candidates = RepeatCandidates(numbers, numbers, numbers.clamp(min=0), features)
     module = Repeats(LAYER, RepeatConfig(), 11)
-    return module(candidates, torch.randn(1, len(items), 8), torch.randn(1, 8))
+    evidence: RepeatEvidence = module(candidates, torch.randn(1, len(items), 8), torch.randn(1, 8))
+    return evidence.mixture()
 
 
 def test_an_untrained_module_smooths_decayed_counts() -> None:
@@ -72,7 +73,7 @@ def test_shares_of_trie_nodes_add_up_the_shares_of_their_sids(bundle: Bundle) ->
 
 def test_features_equal_the_slow_twin(bundle: Bundle) -> None:
     rows = make_rows(6)
-    rows["item_id"] = [1, 2, 1, 10_000, 1, 2]
+    rows["item_id"], rows["kinds"] = [1, 2, 1, 10_000, 1, 2], 2
     days = [0, 0, 3, 4, 7, 9]
     rows["event_time_ms"] = START_MS + np.array(days) * DAY_MS
     found = repeat_candidates([statistics_of(rows)], bundle.catalogue, 257, 99)
@@ -94,15 +95,27 @@ def test_features_equal_the_slow_twin(bundle: Bundle) -> None:
         np.testing.assert_allclose(features, expected, rtol=1e-5, atol=1e-6)
 
 
-def test_candidates_are_the_strongest_known_items_that_are_not_blocked(bundle: Bundle) -> None:
+def test_candidates_are_the_strongest_known_items(bundle: Bundle) -> None:
     rows = make_rows(9)
-    rows["item_id"] = [1, 1, 1, 2, 2, 3, 10_000, 10_000, 10_000]
+    rows["item_id"], rows["kinds"] = [1, 1, 1, 2, 2, 3, 10_000, 10_000, 10_000], 2
     contexts = [statistics_of(rows), empty_statistics(), statistics_of(rows[-3:])]
-    blocked = bundle.catalogue.item_ids == 1
-    found = repeat_candidates(contexts, bundle.catalogue, 257, 2, blocked)
-    assert bundle.catalogue.item_ids[found.items[0]].tolist() == [2, 3]
+    found = repeat_candidates(contexts, bundle.catalogue, 257, 2)
+    assert bundle.catalogue.item_ids[found.items[0]].tolist() == [1, 2]
     assert found.items[1:].tolist() == [[-1, -1], [-1, -1]]
     assert found.sids[1:].tolist() == [[-1, -1], [-1, -1]]
+
+
+def test_an_item_disliked_at_last_is_no_candidate(bundle: Bundle) -> None:
+    rows = make_rows(6)
+    rows["item_id"], rows["kinds"] = [1, 2, 3, 1, 2, 2], 2
+    rows["kinds"][[3, 4]] |= DISLIKE_MASK
+    found = repeat_candidates([statistics_of(rows)], bundle.catalogue, 257, 99)
+    assert bundle.catalogue.item_ids[found.items[0]].tolist() == [2, 3]
+    without = repeat_candidates([statistics_of(rows[[0, 1, 2, 5]])], bundle.catalogue, 257, 99)
+    again = bundle.catalogue.item_ids[without.items[0]].tolist().index(2)
+    assert torch.equal(found.features[0, 0], without.features[0, again])
+    nothing = repeat_candidates([statistics_of(rows[3:5])], bundle.catalogue, 257, 99)
+    assert not nothing.real.any()
 
 
 def test_scores_equal_a_loop_over_items() -> None:

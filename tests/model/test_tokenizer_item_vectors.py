@@ -16,7 +16,12 @@ import model.tokenizer.cooccurrence as cooccurrence
 from model.errors import CatalogueError, ModelConfigError
 from model.tokenizer.content import read_content
 from model.tokenizer.cooccurrence import cooccurrence_vectors
-from model.tokenizer.fold_in import Companions, inverse_second_moment, weigh_companions
+from model.tokenizer.fold_in import (
+    Companions,
+    inverse_second_moment,
+    popularity_shares,
+    weigh_companions,
+)
 from model.tokenizer.item_vectors import ItemVectors, principal_axes
 from model.tokenizer.item_vectors_file import read_item_vectors, write_item_vectors
 from model.tokenizer.text import FittedText, HashedNgrams
@@ -189,14 +194,16 @@ def seen(*indices: int) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.float32]]
 
 def test_companions_weigh_by_surprise() -> None:
     counts = np.array([1_000, 10, 10, 10])
-    weighed = weigh_companions(np.array([0, 1, 1, 2]), counts)
+    weighed = weigh_companions(np.array([0, 1, 1, 2]), popularity_shares(counts))
     assert weighed.indices.tolist() == [0, 1, 2]
     popularity = counts**0.75 / (counts**0.75).sum()
     expected = np.maximum(np.log(np.array([1, 2, 1]) / 4 / popularity[:3]), 0)
     np.testing.assert_allclose(weighed.weights, expected / expected.sum(), rtol=1e-5)
     assert weighed.weights[0] == 0
-    assert weigh_companions(np.zeros(0, np.int64), counts).indices.tolist() == []
-    assert weigh_companions(np.array([0, 0]), np.array([7])).weights.tolist() == [1]
+    assert weigh_companions(np.zeros(0, np.int64), popularity_shares(counts)).indices.tolist() == []
+    assert weigh_companions(
+        np.array([0, 0]), popularity_shares(np.array([7]))
+    ).weights.tolist() == [1]
 
 
 def test_a_known_row_folds_in_where_it_lies() -> None:

@@ -31,6 +31,7 @@ from state.event_log import EventLog
 from state.fold import fold
 from state.interaction import empty_rows
 from state.segments import HistoryConfig
+from state.user_delta import split_state
 from state.user_state import UserMeta, UserState
 from tests.model.worlds import BASKET_LEN, NUM_BASKETS, NUM_USERS, SMALL
 
@@ -90,9 +91,11 @@ def test_repeats_are_those_of_serving(builder: BatchBuilder, bundle: Bundle) -> 
         boundary = HISTORY.lifecycle_boundary(len(rows))
         chunks = [rows[i : i + HISTORY.chunk_len] for i in range(0, boundary, HISTORY.chunk_len)]
         summary = compressor.roll(None, chunks, boundary, now_ms=1)
-        state = UserState("someone", UserMeta(length=len(rows)), rows[boundary:], summary)
-        statistics = Recommender(bundle)._statistics(state)
-        served = repeat_candidates([statistics], catalogue, 257, 512)
+        tail_start = HISTORY.tail_start(len(rows))
+        meta = UserMeta(length=len(rows), lifecycle_boundary=boundary, tail_start=tail_start)
+        state = UserState("someone", meta, rows[boundary:], summary)
+        context, _ = Recommender(bundle).encode(split_state(state, HISTORY))
+        served = repeat_candidates([context.statistics], catalogue, 257, 512)
         real = candidates.real[row]
         assert torch.equal(candidates.items[row][real], served.items[0])
         torch.testing.assert_close(candidates.features[row][real], served.features[0])

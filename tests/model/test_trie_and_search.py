@@ -9,7 +9,7 @@ import torch
 from hypothesis import given, settings, strategies as st
 from torch import Tensor
 
-from model.beam_search import Beams, beam_search
+from model.beam_search import Beams, Limits, beam_search
 from model.errors import CatalogueError
 from model.repeats import RepeatMixture
 from model.trie import Trie
@@ -41,7 +41,7 @@ class Table:
         logits = random.normal(size=self.num_codes).astype(np.float32)
         return (logits > 0).astype(np.float32) if self.ties else logits
 
-    def score_next(self, codes: Tensor) -> Tensor:
+    def score_next(self, codes: Tensor, _: Tensor | None = None) -> Tensor:
         rows = [
             [self.logits(tuple(prefix), request) for prefix in beams]
             for request, beams in enumerate(codes.tolist())
@@ -172,7 +172,7 @@ def test_any_beam_is_that_of_plain_loops(
     sids, counts = catalogue
     table = Table(seed, NUM_CODES[sids.shape[1]])
     trie = Trie(sids, counts)
-    beams = beam_search(table.score_next, trie, 1, width, max_per_first_code=cap)
+    beams = beam_search(table.score_next, trie, 1, width, limits=Limits(cap))
     check_valid(beams, sids)
     expected = plain_beam_search(sids, counts, table, width, cap)
     found = real_beams(beams)
@@ -182,16 +182,43 @@ def test_any_beam_is_that_of_plain_loops(
         assert max(Counter(sid[0] for _, sid in found).values()) <= cap
 
 
+@settings(max_examples=40, deadline=None)
+@given(catalogues(), st.integers(0, 1000), st.integers(1, 12))
+def test_blocked_sids_are_as_good_as_absent(
+    catalogue: tuple[np.ndarray, np.ndarray], seed: int, width: int
+) -> None:
+    """The beams are the best of the others, and all of them where the beam is wide enough; nothing else is dropped."""
+    sids, counts = catalogue
+    table, trie = Table(seed, NUM_CODES[sids.shape[1]]), Trie(sids, counts)
+    blocked = np.random.default_rng(seed).random(len(sids)) < 0.5
+    nodes = [mask[None] for mask in trie.blocked_nodes(torch.from_numpy(blocked))]
+    for level, mask in enumerate(nodes):
+        paths = trie.paths_SD[:, level].numpy()
+        assert mask[0].tolist() == [blocked[paths == n].all() for n in range(mask.shape[1])]
+    everything = beam_search(table.score_next, trie, 1, len(sids), limits=Limits(blocked=nodes))
+    found = real_beams(everything)
+    assert {sid for _, sid in found} == {tuple(s) for s in sids[~blocked].tolist()}
+    assert float(everything.dropped_log_probs) == -np.inf
+    few = beam_search(table.score_next, trie, 1, width, limits=Limits(blocked=nodes))
+    proven = [pair for pair in real_beams(few) if pair[0] > float(few.dropped_log_probs)]
+    assert proven == found[: len(proven)]
+
+
 def test_diversity_gives_more_first_codes() -> None:
     """One first code holds almost all probability: without a cap it takes every beam."""
     sids = np.array(list(itertools.product(range(5), repeat=2)))
     counts = np.where(sids[:, 0] == 3, 1000, 1)
 
-    def silence(codes: Tensor) -> Tensor:
+    def silence(codes: Tensor, _: Tensor) -> Tensor:
         return torch.zeros(1, codes.shape[1], 5)
 
     plain, diverse = (
-        {sid[0] for _, sid in real_beams(beam_search(silence, Trie(sids, counts), 1, 5, None, cap))}
+        {
+            sid[0]
+            for _, sid in real_beams(
+                beam_search(silence, Trie(sids, counts), 1, 5, limits=Limits(cap))
+            )
+        }
         for cap in (None, 1)
     )
     assert plain == {3}
@@ -256,7 +283,7 @@ def test_sids_out_of_order_or_doubled_are_refused() -> None:
 def test_silence_predicts_popularity() -> None:
     sids, counts = np.array([[0, 0], [0, 1], [2, 0]]), np.array([1, 3, 6])
     beams = beam_search(
-        lambda codes: torch.zeros(1, codes.shape[1], 3), Trie(sids, counts), 1, beam_width=9
+        lambda codes, _: torch.zeros(1, codes.shape[1], 3), Trie(sids, counts), 1, beam_width=9
     )
     assert beams.sids[0, :3].tolist() == [2, 1, 0]
     np.testing.assert_allclose(beams.log_probs[0, :3].exp(), [0.6, 0.3, 0.1], rtol=1e-5)

@@ -55,7 +55,7 @@ def test_recent_encoder(num_layers: int) -> None:
 
 def test_recent_encoder_sees_order_and_time() -> None:
     """The same items in another order, or at other times, are another context."""
-    network = Network(SMALL.network, 8, 3, 6).eval()
+    network = Network(SMALL.network, SMALL.history, 3, 6).eval()
     rows = make_rows(6)
     swapped, later = rows.copy(), rows.copy()
     swapped[:2] = rows[[1, 0]]
@@ -110,16 +110,16 @@ def test_whole_forward(changes: dict[str, Any], select: bool) -> None:
     config = replace(
         SMALL.network, lifecycle=LifecycleConfig(num_queries=3, num_encoder_layers=1), **changes
     )
-    network = Network(config, recent_len=8, num_levels=3, codebook_size=6).double().eval()
+    network = Network(config, SMALL.history, num_levels=3, codebook_size=6).double().eval()
     rows, tokens = make_rows(14), random(3, WIDTH)
     items = to_tensors(rows, config.features)
     with torch.no_grad():
         vectors = network.features(ItemTensors(items.ids, items.dense.double()))
         junk = torch.full((1, 2, WIDTH), 7.0, dtype=torch.float64)
-        padded = torch.cat([junk, vectors[None, :9]], 1)
+        padded = torch.cat([vectors[None, :9], junk], 1)
         context = network.encode(
             whole(vectors[9:]),
-            Segment(padded, torch.arange(11)[None] >= 2),
+            Segment(padded, torch.arange(11)[None] < 9),
             tokens[None],
             torch.ones(1, dtype=torch.bool),
         )
@@ -144,7 +144,7 @@ def expected_context(
     online = {n: w for n, w in lifecycle.items() if n.startswith("encoder.") or n == "norm.weight"}
     return {
         "recent": twin.recent(vectors[9:], twin.under(weights, "recent"), NUM_HEADS),
-        "mid_term": twin.encoder(vectors[:9], mid_term, NUM_HEADS),
+        "mid_term": twin.mid_term(vectors[:9], mid_term, NUM_HEADS, SMALL.history.chunk_len),
         "lifecycle": twin.encoder(tokens.numpy(), online, NUM_HEADS, "encoder"),
     }
 
@@ -152,7 +152,7 @@ def expected_context(
 def test_codebooks_start_from_the_tokenizer() -> None:
     vectors = torch.randn(3, 6, WIDTH)
     for changes in CONFIGS:
-        network = Network(replace(SMALL.network, **changes), 8, 3, 6)
+        network = Network(replace(SMALL.network, **changes), SMALL.history, 3, 6)
         network.set_codebooks(vectors)
         for level in range(3):
             start = vectors[0 if network.config.codebooks == "tied" else level]

@@ -1,7 +1,8 @@
 """Small servers and fakes for tests of the gRPC services."""
 
+import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Iterable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any
@@ -9,7 +10,8 @@ from typing import Any
 import numpy as np
 
 from model.catalogue import CatalogueItem
-from model.query import AttendedInteraction, Explanation, Query, Recommended
+from model.query import AttendedInteraction, Explanation, ItemIds, Query, Recommended
+from model.user_context import Reused
 from protos.admin_pb2_grpc import add_AdminServiceServicer_to_server
 from protos.recommender_pb2_grpc import add_RecommenderServiceServicer_to_server
 from protos.state_pb2_grpc import add_StateServiceServicer_to_server
@@ -27,6 +29,7 @@ from state.interaction import Rows, empty_rows
 from state.key_value_store import MemoryStore
 from state.partition_stores import PartitionStores
 from state.summary import Summary
+from state.user_delta import UserSegments
 from state.user_state import UserState
 from state.user_store import UserStore
 from stream.phases import Phase
@@ -45,7 +48,8 @@ class FakeOwner:
         default_factory=lambda: PartitionStores(lambda _: MemoryStore(), SMALL)
     )
     assigned: set[int] = field(default_factory=lambda: set(range(NUM_PARTITIONS)))
-    summaries_for: list[str] = field(default_factory=list)
+    outcomes: list[str] = field(default_factory=list)
+    """What became of jobs."""
     wakes: int = 0
     deleted: list[str] = field(default_factory=list)
     stuck_at: int | None = None
@@ -61,6 +65,18 @@ class FakeOwner:
 
     def wake(self) -> None:
         self.wakes += 1
+
+    def progressed(self, user_id: str) -> None:
+        self.outcomes.append(f"{user_id} progressed")
+
+    def released(self, user_id: str) -> None:
+        self.outcomes.append(f"{user_id} released")
+
+    def completed(self, user_id: str) -> None:
+        self.outcomes.append(f"{user_id} completed")
+
+    def failed(self, user_id: str, reason: str) -> None:
+        self.outcomes.append(f"{user_id} failed: {reason}")
 
     async def delete(self, user: str) -> None:
         """As if the deletion went through the log."""
@@ -97,9 +113,7 @@ class FakeOwner:
         """The address of the running services."""
         names = ["gemstream.v1.StateService", "gemstream.v1.AdminService"]
         server = GrpcServer("127.0.0.1:0", names, credentials, tracing)
-        service = StateService(
-            self.stores, NUM_PARTITIONS, lambda: self.assigned, self.summaries_for.append, self.wake
-        )
+        service = StateService(self.stores, NUM_PARTITIONS, lambda: self.assigned, self)
         node = NodeView(
             self.stores,
             NUM_PARTITIONS,
@@ -120,11 +134,28 @@ class FakeOwner:
             await server.stop()
 
 
+@dataclass(frozen=True)
+class FakeContext:
+    user: UserSegments
+    num_bytes: int = 100
+    num_keys: tuple[int, int] = (3, 1)
+
+
 class FakeRecommender:
     """Recommends the user's own newest items; popular is 900 and up."""
 
     bundle_version = "v1"
     history = SMALL
+
+    def encode(self, user: UserSegments, previous: Any = None) -> Any:
+        return FakeContext(user), Reused()
+
+    def answer(
+        self, contexts: Sequence[Any], queries: Sequence[Query], check: Callable[[], None]
+    ) -> list[Sequence[Recommended]]:
+        check()
+        pairs = zip(contexts, queries, strict=True)
+        return [self.recommend(context.user.state, query) for context, query in pairs]
 
     def recommend(self, state: UserState, query: Query) -> Sequence[Recommended]:
         return self._answer(state.rows["item_id"][::-1].tolist(), query)
@@ -138,6 +169,10 @@ class FakeRecommender:
         last = AttendedInteraction(CatalogueItem(7), START_MS, 0.5)
         one = Explanation(recent=0.5, mid_term=0.25, lifecycle=0.0, repeats=0.25, attended=(last,))
         return [one] * len(found)
+
+    def pick(self, item_ids: ItemIds, scores: Any, query: Query) -> Sequence[Recommended]:
+        """It knows items below 2,000."""
+        return self._answer((item for item in item_ids.tolist() if item < 2_000), query)
 
     def _answer(self, items: Iterable[int], query: Query) -> Sequence[Recommended]:
         excluded = query.filter.exclude | set(query.filter.exclude_ids.tolist())
@@ -161,7 +196,9 @@ async def recommending(
     names = ["gemstream.v1.RecommenderService"]
     server = GrpcServer("127.0.0.1:0", names, credentials, tracing)
     with ThreadPoolExecutor(1) as executor:
-        generator = Generator(recommender or FakeRecommender(), users, executor)
+        fake: Any = recommender or FakeRecommender()
+        generator = Generator(fake, users, executor)
+        running = asyncio.create_task(generator.run())
         service = RecommenderService(generator, RequestLog(enabled=log_requests))
         add_RecommenderServiceServicer_to_server(service, server.server)
         address = await server.start()
@@ -170,6 +207,7 @@ async def recommending(
             yield address
         finally:
             await server.stop()
+            running.cancel()
 
 
 class SumCompressor:

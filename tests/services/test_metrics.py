@@ -32,6 +32,7 @@ from state.key_value_store import MemoryStore
 from state.partition_stores import PartitionStores
 from state.user_store import UserStore
 from stream.ingest import PollHistograms
+from stream.owed_summaries import Backlog
 from stream.phases import Phase
 from stream.progress import Progress
 from stream.topics import TopicsConfig, partition_of
@@ -67,7 +68,8 @@ class Watched:
             progress=consumer.progress,
             verdict=self.watchdog.verdict,
             stores=node.stores,
-            dirty_users=lambda: 7,
+            backlog=lambda: Backlog(users=7, resting=1, oldest_s=2.5),
+            jobs={"sent": 9, "resent": 2, "poisoned": 1},
             checkpoint_created_at_ms=lambda n: None if n else round(time.time() * 1_000) - 90_000,
             checkpoint_failures=lambda n: n,
         )
@@ -196,6 +198,11 @@ def assert_store(samples: Samples) -> None:
     assert samples["gemstream_ingest_stalled",] == 0
     assert samples["gemstream_broker_reachable",] == 1
     assert samples["gemstream_dirty_users",] == 7
+    assert samples["gemstream_dirty_resting_users",] == 1
+    assert samples["gemstream_dirty_oldest_seconds",] == 2.5
+    assert samples["gemstream_compression_jobs_sent_total",] == 9
+    assert samples["gemstream_compression_jobs_resent_total",] == 2
+    assert samples["gemstream_compression_poisoned_users_total",] == 1
     assert samples["gemstream_store_block_cache_bytes",] >= 0
     for name in ("store_bytes", "store_memtable_bytes", "store_keys"):
         assert (total(samples, name) or 0) > 0
@@ -273,7 +280,7 @@ def test_what_is_not_known_is_left_out_not_zero() -> None:
         assert f"# TYPE gemstream_{name} gauge" in text
         assert total(samples, name) is None
     assert total(samples, "partition_phase") == 1
-    for name in ("broker_reachable", "dirty_users", "checkpoint_age_seconds"):
+    for name in ("broker_reachable", "dirty_oldest_seconds", "checkpoint_age_seconds"):
         assert total(samples, name) in (None, 0)
     assert total(samples, "dirty_users") is None
 
@@ -290,7 +297,8 @@ def idle_node() -> StateNodeCollector:
         progress=progress,
         verdict=lambda: Verdict(True, "alive"),
         stores=stores,
-        dirty_users=lambda: None,
+        backlog=lambda: None,
+        jobs={},
     )
 
 
@@ -302,7 +310,7 @@ def busy_node() -> StateNodeCollector:
     node.progress.applied({4: 9}, {4: START_MS})
     return replace(
         node,
-        dirty_users=lambda: 3,
+        backlog=lambda: Backlog(users=3, resting=0, oldest_s=1.0),
         checkpoint_created_at_ms=lambda _: START_MS,
         checkpoint_failures=lambda _: 1,
     )

@@ -29,7 +29,7 @@ async def test_inference_is_ready_without_states_and_states_are_said_apart() -> 
         GrpcServer(listen, [RECOMMENDER]),
         StateClient(state, 0.5),
         HttpServer("", "inference_node.metrics_listen", {}),
-        None,
+        [],
     )
     running = asyncio.create_task(node.run(stop))
     async with grpc.aio.insecure_channel(listen) as channel:

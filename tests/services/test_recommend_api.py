@@ -16,6 +16,7 @@ from protos import recommender_pb2 as wire, recommender_pb2_grpc
 from services.clients import StateClient
 from services.errors import DeadlineExceeded, Overloaded, Unreachable
 from services.page_token import MAX_SHOWN
+from state.user_delta import Known, UserDelta
 from state.user_state import UserState
 from tests.services.nodes import FakeOwner, FakeRecommender, recommending
 from tests.state.builders import START_MS
@@ -172,8 +173,8 @@ async def test_the_answer_says_when_and_how_long() -> None:
     age_ms = time.time_ns() // 1_000_000 - reply.freshness.newest_event_time_ms
     assert age_ms - 60_000 < reply.freshness.age_ms <= age_ms
     assert nobody.freshness.age_ms == 0
-    assert {"read", "generate", "total"} <= set(reply.timings_ms)
-    stages = [reply.timings_ms[stage] for stage in ("read", "generate")]
+    assert {"read", "wait", "encode", "search", "total"} <= set(reply.timings_ms)
+    stages = [reply.timings_ms[stage] for stage in ("read", "wait", "encode", "search")]
     assert 0 < sum(stages) <= reply.timings_ms["total"]
 
 
@@ -383,8 +384,10 @@ class Blind:
     def __init__(self, users: StateClient) -> None:
         self._users = users
 
-    async def read_user(self, user_id: str, bundle_version: str) -> UserState | None:
-        return await self._users.read_user(user_id, bundle_version)
+    async def read_delta(
+        self, user_id: str, bundle_version: str, known: Known | None
+    ) -> UserDelta | None:
+        return await self._users.read_delta(user_id, bundle_version, known)
 
     async def read_seen(self, user_id: str, known: object = None) -> None:
         raise Unreachable("away")

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, strategies as st
 
 from state.errors import CorruptValue, UnknownFormat
-from state.interaction import INTERACTION, Rows
+from state.interaction import DISLIKE_MASK, INTERACTION, Rows, are_dislikes
 from state.item_statistics import (
     DAY_MS,
     HALF_LIVES_DAYS,
@@ -29,13 +29,14 @@ START_MS = 1_700_000_000_000
 GOLDEN = Path(__file__).parent / "golden"
 
 gaps = st.sampled_from([0, 1, VISIT_GAP_MS, VISIT_GAP_MS + 1, DAY_MS, 40 * DAY_MS])
-steps = st.lists(st.tuples(gaps, st.integers(1, 6)), max_size=24)
+steps = st.lists(st.tuples(gaps, st.sampled_from([1, 2, 3, 4, 5, 6, -1, -2, -5])), max_size=24)
 
 
 def rows_of(parts: list[tuple[int, int]]) -> Rows:
-    """From pairs of time since the interaction before, in ms, and item."""
+    """From pairs of time since the interaction before, in ms, and item; less than 0: a DISLIKE of it."""
     rows = np.zeros(len(parts), INTERACTION)
-    rows["item_id"] = [item for _, item in parts]
+    rows["item_id"] = [abs(item) for _, item in parts]
+    rows["kinds"] = [2 if item > 0 else 2 | DISLIKE_MASK for _, item in parts]
     rows["event_time_ms"] = START_MS + np.cumsum([gap for gap, _ in parts], dtype=np.int64)
     return rows
 
@@ -53,6 +54,9 @@ def described(times: list[int], history: list[int]) -> tuple[object, ...]:
 
 
 def check(statistics: ItemStatistics, rows: Rows) -> None:
+    assert dict(statistics.disliked.tolist()) == disliked_at_last(rows)
+    assert np.all(np.diff(statistics.disliked["item_id"].astype(np.int64)) > 0)
+    rows = rows[~are_dislikes(rows)]
     history = sorted(rows["event_time_ms"].tolist())
     expected = {0: described(history, history)} if history else {}
     for item in np.unique(rows["item_id"]).tolist():
@@ -65,7 +69,17 @@ def check(statistics: ItemStatistics, rows: Rows) -> None:
     assert found == expected
 
 
+def disliked_at_last(rows: Rows) -> dict[int, int]:
+    """The slow twin: items whose newest interaction is a DISLIKE, and when it was."""
+    newest: dict[int, tuple[int, bool]] = {}
+    for item, time_ms, kinds in rows[["item_id", "event_time_ms", "kinds"]].tolist():
+        found = (time_ms, bool(kinds & DISLIKE_MASK))
+        newest[item] = max(newest.get(item, (0, False)), found)
+    return {item: time_ms for item, (time_ms, disliked) in newest.items() if disliked}
+
+
 def same(one: ItemStatistics, two: ItemStatistics) -> None:
+    assert np.array_equal(one.disliked, two.disliked)
     for a, b in ((one.history, two.history), (one.items, two.items)):
         for name in STATISTICS.names or ():
             np.testing.assert_allclose(a[name], b[name], rtol=1e-12)
@@ -103,6 +117,27 @@ def test_a_forgotten_item_leaves_what_was_never_seen(
     rows = rows_of(parts)
     kept = rows[rows["item_id"] != item]
     check(merge_statistics(statistics_of(kept[:7]), statistics_of(kept[7:])), kept)
+
+
+@given(steps, st.randoms())
+def test_dislikes_do_not_depend_on_the_order_of_arrival(
+    parts: list[tuple[int, int]], random: Random
+) -> None:
+    """Late interactions lie in other stretches than their time says."""
+    rows = rows_of(parts)
+    order = list(range(len(rows)))
+    random.shuffle(order)
+    rolled = empty_statistics()
+    for start in range(0, len(rows), 5):
+        rolled = merge_statistics(rolled, statistics_of(rows[order[start : start + 5]]))
+    assert dict(rolled.disliked.tolist()) == disliked_at_last(rows)
+
+
+def test_a_dislike_that_the_bound_drops_takes_its_item_along() -> None:
+    rows = rows_of([(0, 1), (DAY_MS, -1), (DAY_MS, 2), (DAY_MS, -3), (DAY_MS, -2)])
+    kept = bounded(statistics_of(rows), 2)
+    assert kept.disliked["item_id"].tolist() == [2, 3]
+    assert kept.items["item_id"].tolist() == [2]
 
 
 @given(steps, st.integers(1, 8), st.integers(0, 4000))
@@ -153,11 +188,13 @@ def test_statistics_come_back_from_their_bytes(parts: list[tuple[int, int]]) -> 
     decoded = decode_statistics(encode_statistics(statistics))
     assert np.array_equal(decoded.history, statistics.history)
     assert np.array_equal(decoded.items, statistics.items)
+    assert np.array_equal(decoded.disliked, statistics.disliked)
+    assert encode_statistics(statistics)[0] == (2 if len(statistics.disliked) else 1)
 
 
 @given(st.data())
 def test_damage_is_found(data: st.DataObject) -> None:
-    encoded = encode_statistics(statistics_of(rows_of([(0, 1), (DAY_MS, 2), (DAY_MS, 1)])))
+    encoded = encode_statistics(statistics_of(rows_of([(0, 1), (DAY_MS, -2), (DAY_MS, 1)])))
     damaged = bytearray(encoded)
     bit = data.draw(st.integers(0, len(damaged) * 8 - 1))
     damaged[bit // 8] ^= 1 << bit % 8
@@ -169,7 +206,14 @@ def test_damage_is_found(data: st.DataObject) -> None:
 
 def test_version_1_stays_readable() -> None:
     rows = rows_of([(0, 2**64 - 1), (60_000, 7), (9 * DAY_MS, 7), (DAY_MS, 5)])
-    check(decode_statistics((GOLDEN / "item_statistics_v1.bin").read_bytes()), rows)
+    golden = (GOLDEN / "item_statistics_v1.bin").read_bytes()
+    check(decode_statistics(golden), rows)
+    assert encode_statistics(statistics_of(rows)) == golden
+
+
+def test_version_2_stays_readable() -> None:
+    rows = rows_of([(0, 7), (60_000, 2**40), (9 * DAY_MS, -7), (DAY_MS, -5)])
+    check(decode_statistics((GOLDEN / "item_statistics_v2.bin").read_bytes()), rows)
 
 
 def test_five_hundred_items_take_a_few_kilobytes() -> None:

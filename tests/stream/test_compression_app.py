@@ -24,7 +24,7 @@ WITHIN_S = 30.0
 def config(kafka: RunningKafka, topics: TopicsConfig, tmp_path: Path) -> CompressionAppConfig:
     return CompressionAppConfig(
         bootstrap=kafka.bootstrap,
-        data_dir=tmp_path,
+        data_dir=tmp_path / "not" / "there" / "yet",
         group=f"group-{topics.compression_jobs}",
         topic=topics.compression_jobs,
         batch_within_s=0.05,

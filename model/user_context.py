@@ -1,0 +1,75 @@
+"""What the network knows of a user, encoded, as of one state version.
+
+Shapes: M mid-term interactions, L blocks, H width, A heads, C = H / A, E lifecycle tokens, G I indexer keys.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from torch import Tensor
+
+from model.catalogue import Catalogue
+from model.fused_decoder import Memory
+from model.repeats import RepeatEvidence
+from state.item_statistics import ItemStatistics
+from state.user_delta import UserSegments
+
+
+@dataclass(frozen=True)
+class SealedChunks:
+    """The sealed chunks of the mid-term segment, one behind the other."""
+
+    positions: tuple[int, ...]
+    """Where each begins in the history."""
+    vectors: Tensor
+    """[M, H]"""
+    indexer_keys: Tensor
+    """[L, M, G I]: what the indexer of each block compares with."""
+    statistics: Mapping[int, ItemStatistics]
+    """By first position."""
+
+
+@dataclass(frozen=True)
+class Reused:
+    """What an encoding took over from the one before; parts that the user does not have count as neither."""
+
+    unchanged: bool = False
+    """All of it: nothing had changed."""
+    chunks: int = 0
+    chunks_encoded: int = 0
+    summary: int = 0
+    summary_encoded: int = 0
+
+
+@dataclass
+class UserContext:
+    """One user, encoded, as of one state version."""
+
+    user: UserSegments
+    sealed: SealedChunks
+    lifecycle: Tensor | None
+    """[1, L, 2, A, E, C]: keys and values of the summary's tokens; None without a summary of this bundle."""
+    older_statistics: ItemStatistics
+    """Of the summary and the sealed chunks."""
+    statistics: ItemStatistics
+    """Of the whole history."""
+    memory: Memory
+    bos: Tensor
+    """[1, H]: the state that predicts the first code."""
+    evidence: tuple[Catalogue, RepeatEvidence] | None = field(default=None, repr=False)
+    """For repeats, of the catalogue that was asked for last."""
+
+    @property
+    def num_keys(self) -> tuple[int, int]:
+        """Of one block, over all streams: real ones, and padding up to the fixed sizes."""
+        real = sum(int((mask == 0).sum()) for mask in self.memory.masks)
+        return real, sum(mask.numel() for mask in self.memory.masks) - real
+
+    @property
+    def num_bytes(self) -> int:
+        """About what it occupies."""
+        tensors = [self.sealed.vectors, self.sealed.indexer_keys, *self.memory.tensors]
+        parts = [*self.sealed.statistics.values(), self.older_statistics, self.statistics]
+        statistics = sum(part.items.nbytes for part in parts)
+        rows = self.user.tail.nbytes + sum(chunk.nbytes for chunk in self.user.chunks.values())
+        return sum(tensor.nbytes for tensor in tensors) + statistics + rows

@@ -1,0 +1,61 @@
+"""Items of the catalogue between the wire (protos/item.proto, protos/catalogue.proto) and the model."""
+
+import numpy as np
+
+from model.catalogue import CatalogueItem
+from model.item_placement import Offer, Refusal, Removal
+from model.live_catalogue import CatalogueVersion
+from model.new_items import NewItem
+from protos import catalogue_pb2, item_pb2
+from stream.item_records import ItemRecord
+
+
+def change_of(record: ItemRecord) -> Offer | Refusal | Removal:
+    """What a record whose key is an item id says of the item."""
+    if record.fault is not None:
+        return Refusal(record.fault)
+    if record.entry is None:
+        return Removal()
+    entry = record.entry
+    new = NewItem(
+        item=item_from_wire(entry.item),
+        content=np.array(entry.content, np.float32) if entry.content else None,
+        seen_with=tuple(entry.seen_with),
+    )
+    return Offer(new=new, expires_at_ms=entry.expires_at_ms)
+
+
+def item_from_wire(item: item_pb2.Item) -> CatalogueItem:
+    """The same item."""
+    return CatalogueItem(
+        item_id=item.item_id,
+        author_id=item.author_id,
+        tag=item.tag,
+        title=item.title,
+        duration_ms=item.duration_ms,
+    )
+
+
+def item_to_wire(item: CatalogueItem) -> item_pb2.Item:
+    """The same item."""
+    return item_pb2.Item(
+        item_id=item.item_id,
+        author_id=item.author_id,
+        tag=item.tag,
+        title=item.title,
+        duration_ms=item.duration_ms,
+    )
+
+
+def version_to_wire(version: CatalogueVersion) -> catalogue_pb2.CatalogueVersion:
+    """The same version."""
+    return catalogue_pb2.CatalogueVersion(
+        number=version.number,
+        next_offset=version.next_offset,
+        items=version.num_items,
+        sids=version.num_sids,
+        changes=version.num_changes,
+        created_at_ms=version.created_at_ms,
+        rebuild_s=version.rebuild_s,
+        newest_record_ms=version.newest_record_ms,
+    )

@@ -1,0 +1,148 @@
+"""A burst of events to answers for users of whom nothing is known, through real processes, one of them killed."""
+
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from rich.progress import Progress
+
+from model.bundle import load_bundle
+from model.training.train import train
+from protos import recommender_pb2 as wire
+from protos.interaction_pb2 import Interaction
+from protos.recommender_pb2 import RecommendResponse
+from services.local_kafka import RunningKafka
+from stream.topic_reader import read_topic
+from stream.topics import TopicsConfig
+from stream.trending_counts import Window
+from tests.end_to_end.processes import DEADLINE_S, Deployment, wait_for
+from tests.model.worlds import SMALL, make_event_log
+from tests.stream.trending import interaction
+
+pytestmark = [pytest.mark.broker, pytest.mark.slow]
+WITHIN_S = 5.0
+
+
+@pytest.fixture(scope="module")
+def bundle(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("bundles") / "bundle"
+    train(make_event_log(), None, SMALL, path, Progress(disable=True))
+    return path
+
+
+@pytest.fixture
+def deployed(
+    kafka: RunningKafka, topics: TopicsConfig, tmp_path: Path, bundle: Path
+) -> Iterator[Deployment]:
+    deployment = Deployment(tmp_path, kafka.bootstrap, topics, bundle)
+    yield deployment
+    if deployment.process is not None:
+        deployment.process.kill()
+        print(deployment.log.read_text())
+
+
+def views(item: int, count: int, *, tag: int = 0, number: int = 0) -> list[Interaction]:
+    now_ms = time.time_ns() // 1_000_000
+    return [interaction(f"user-{n}", item, now_ms, tag=tag, number=number) for n in range(count)]
+
+
+def ids(reply: RecommendResponse) -> list[int]:
+    return [entry.item.item_id for entry in reply.items]
+
+
+async def counted(deployed: Deployment) -> Counter[int]:
+    """By item, what the table's changelog holds."""
+    newest = {}
+    async for record in read_topic(deployed.bootstrap, deployed.topics.trending_counts):
+        newest[record.partition, record.key] = record.value
+    totals: Counter[int] = Counter()
+    for value in newest.values():
+        pairs = Window.decode(value).pairs
+        totals.update(dict(zip(pairs.item_ids.tolist(), pairs.weights.tolist(), strict=True)))
+    return totals
+
+
+async def test_a_burst_reaches_strangers_and_a_kill_changes_no_count(
+    deployed: Deployment, bundle: Path
+) -> None:
+    catalogue = load_bundle(bundle).catalogue
+    rare, rarer, known = (
+        int(catalogue.item_ids[i]) for i in catalogue.by_popularity()[[-2, -1, 0]]
+    )
+    deployed.start("up")
+    assert deployed.recommend("a stranger", k=3).source == wire.SOURCE_POPULAR
+    await deployed.produce(views(rare, 20))
+    wait_for("the burst", lambda: ids(deployed.recommend("a stranger", k=3))[0] == rare)
+
+    sent_s = time.monotonic()
+    await deployed.produce([*views(rarer, 30), *views(999_999, 40)])  # the latter nobody knows
+    wait_for("a second one", lambda: ids(deployed.recommend("a stranger", k=3))[0] == rarer)
+    assert time.monotonic() - sent_s < WITHIN_S
+    reply = deployed.recommend("a stranger", k=3)
+    assert ids(reply)[:2] == [rarer, rare]
+    assert [entry.source for entry in reply.items] == [
+        wire.SOURCE_TRENDING,
+        wire.SOURCE_TRENDING,
+        wire.SOURCE_POPULAR,
+    ]
+    assert reply.source == wire.SOURCE_TRENDING
+    assert rarer not in ids(deployed.recommend("a stranger", k=3, exclude_item_ids=[rarer]))
+    shown = subprocess.run(
+        [
+            *(sys.executable, "-m", "services.cli", "recommend", "a stranger", "-k", "3"),
+            *("--config", str(deployed.config)),
+        ],
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=60,
+    ).stdout
+    assert "trending items: nothing is known of this user" in shown
+
+    little = deployed.recommend("user-1", k=5)  # one to three interactions of five
+    assert little.source == wire.SOURCE_PERSONAL
+    assert {entry.source for entry in little.items} >= {wire.SOURCE_PERSONAL, wire.SOURCE_TRENDING}
+
+    await deployed.produce(views(known, 25))
+    deployed.kill_role("trending")
+    await deployed.produce([*views(known, 25, number=1), *views(rare, 20, number=1)])
+    wait_for("what came after the kill", lambda: ids(deployed.recommend("a stranger"))[0] == known)
+    wait_for("all of it", lambda: ids(deployed.recommend("a stranger"))[:2] == [known, rare])
+    deployed.stop()
+    assert await counted(deployed) == {rare: 40, rarer: 30, 999_999: 40, known: 50}
+
+
+async def test_the_role_alone_goes_on_where_it_was(deployed: Deployment) -> None:
+    total = 0
+    for number in range(3):
+        deployed.start("run", "trending")
+        wait_for("the start", lambda: started(deployed) > number or has_ended(deployed))  # noqa: B023
+        if number == 0:
+            while not await counted(deployed):
+                await deployed.produce(views(7, 1, number=total))
+                total += 1
+        await deployed.produce(views(7, 200, number=-1 - number))
+        total += 200
+        if number == 1:
+            deployed.stop()
+        else:  # in the middle of it
+            deployed.kill_role("trending")
+            deployed.process = None
+    deployed.start("run", "trending")
+    give_up_at = time.monotonic() + DEADLINE_S
+    while (await counted(deployed))[7] < total:
+        assert time.monotonic() < give_up_at
+    deployed.stop()
+    assert await counted(deployed) == {7: total}
+
+
+def has_ended(deployed: Deployment) -> bool:
+    return deployed.process is None or deployed.process.poll() is not None
+
+
+def started(deployed: Deployment) -> int:
+    return deployed.log.read_text().count("counting what trends")

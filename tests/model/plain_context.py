@@ -1,0 +1,65 @@
+"""The slow twin of contexts and generation: the whole history through the network's own modules, at every call."""
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from model.beam_search import Beams, Limits, beam_search
+from model.bundle import Bundle
+from model.query import Mask, Query
+from model.ranking import rank_items
+from model.repeat_features import repeat_candidates
+from model.repeats import RepeatMixture
+from model.whole_context import whole_context
+from state.item_statistics import ItemStatistics, merge_statistics, statistics_of
+from state.item_statistics_codec import decode_statistics
+from state.user_state import UserState
+
+
+def plain_statistics(bundle: Bundle, state: UserState) -> ItemStatistics:
+    newer, summary = statistics_of(state.rows), state.summary
+    if summary is None or summary.bundle_version != bundle.version or not summary.item_statistics:
+        return newer
+    return merge_statistics(decode_statistics(summary.item_statistics), newer)
+
+
+@torch.inference_mode()
+def plain_mixture(bundle: Bundle, state: UserState, blocked: Mask | None = None) -> RepeatMixture:
+    network = bundle.network
+    candidates = repeat_candidates(
+        [plain_statistics(bundle, state)],
+        bundle.catalogue,
+        network.config.features.item_buckets,
+        network.config.repeats.max_items,
+    )
+    bos = network.decode(whole_context(bundle, state), torch.zeros(1, 1, 0, dtype=torch.int64))
+    evidence = network.repeat_evidence(candidates, bos[:, 0, 0])
+    return evidence.mixture(None if blocked is None else torch.from_numpy(blocked)[evidence.items])
+
+
+@torch.inference_mode()
+def plain_beams(
+    bundle: Bundle, state: UserState, width: int, mixture: RepeatMixture, limits: Limits
+) -> Beams:
+    network, context = bundle.network, whole_context(bundle, state)
+
+    def score_next(codes: Tensor, _: Tensor) -> Tensor:
+        return network.logits(network.decode(context, codes)[:, :, -1], codes.shape[-1])
+
+    return beam_search(
+        score_next, bundle.trie, 1, min(width, bundle.trie.num_sids), mixture, limits
+    )
+
+
+def plain_answer(bundle: Bundle, state: UserState, query: Query, width: int) -> dict[int, float]:
+    """Item ids and scores of one search of that width, best first."""
+    blocked = query.filter.blocked(bundle.catalogue)
+    mixture = plain_mixture(bundle, state, blocked)
+    nodes = None
+    if blocked is not None:
+        sids = torch.from_numpy(bundle.catalogue.blocked_sids(blocked))
+        nodes = [level[None] for level in bundle.trie.blocked_nodes(sids)]
+    beams = plain_beams(bundle, state, width, mixture, Limits(blocked=nodes))
+    ranked = rank_items(beams, mixture, bundle.catalogue, blocked)
+    ids = bundle.catalogue.item_ids
+    return {int(ids[i]): score for i, score in ranked[: query.k] if score > -np.inf}

@@ -1,0 +1,84 @@
+"""Every engine against the plain one, whatever the batch and the number of beams."""
+
+import pytest
+import torch
+from torch import Tensor
+
+from model.bundle import Bundle
+from model.engine import Engine, TorchEngine
+from model.engine_choice import EngineChoice
+from model.engine_config import EngineConfig
+from model.errors import ModelConfigError
+from model.fused_decoder import FusedDecoder, Memory
+from model.openvino_engine import OpenVinoEngine
+from model.query import Query
+from model.recommender import Recommender
+from state.user_state import UserMeta, UserState
+from tests.model.worlds import make_rows
+
+BEAMS = 5
+
+
+def inputs_of(bundle: Bundle, batch: int, width: int) -> tuple[Tensor, Tensor, Tensor, Memory]:
+    recommender = Recommender(bundle)
+    contexts = []
+    for length in range(1, batch + 1):
+        rows = make_rows(3 * length)
+        state = UserState("someone", UserMeta(length=len(rows)), rows, None)
+        contexts.append(recommender.encode_state(state))
+    layer = bundle.network.config.layer
+    generator = torch.Generator().manual_seed(0)
+    own = torch.randn(
+        bundle.network.config.num_blocks,
+        batch,
+        width,
+        1,
+        2,
+        layer.num_heads,
+        layer.width // layer.num_heads,
+        generator=generator,
+    )
+    x = torch.randn(batch, width, layer.width, generator=generator)
+    memory = Memory.join([context.memory for context in contexts])
+    return x, own, torch.tensor([0.0, -1e9, 0.0]), memory
+
+
+@torch.inference_mode()
+def check(engine: Engine, bundle: Bundle, batch: int, width: int, atol: float) -> None:
+    inputs = inputs_of(bundle, batch, width)
+    expected = TorchEngine(FusedDecoder(bundle.network.decoder)).step(*inputs)
+    for found, wanted in zip(engine.step(*inputs), expected, strict=True):
+        torch.testing.assert_close(found, wanted, atol=atol, rtol=1e-4)
+
+
+def test_openvino_steps_like_pytorch(bundle: Bundle) -> None:
+    """Batches between the compiled sizes are filled up, larger ones parted, other widths are PyTorch's."""
+    engine = OpenVinoEngine(FusedDecoder(bundle.network.decoder), BEAMS, "fp32", 1)
+    for batch, width in [(1, BEAMS), (3, BEAMS), (1, BEAMS + 1), (9, BEAMS), (1, BEAMS)]:
+        check(engine, bundle, batch, width, atol=1e-4)
+
+
+def test_bf16_is_the_same_up_to_rounding(bundle: Bundle) -> None:
+    check(TorchEngine(FusedDecoder(bundle.network.decoder), "bf16"), bundle, 2, BEAMS, atol=0.1)
+
+
+@pytest.mark.parametrize("name", ["torch", "openvino"])
+def test_the_choice_recommends_like_the_plain_engine(bundle: Bundle, name: str) -> None:
+    config = EngineConfig(name=name, precision="fp32")  # type: ignore[arg-type]
+    recommender = Recommender(bundle, BEAMS, engine=EngineChoice(config, BEAMS, 2, 1))
+    rows = make_rows(19)
+    state = UserState("someone", UserMeta(length=len(rows)), rows, None)
+    expected = Recommender(bundle, BEAMS).recommend(state, Query(k=5))
+    found = recommender.recommend(state, Query(k=5))
+    assert [one.item for one in found] == [one.item for one in expected]
+    assert [one.score for one in found] == pytest.approx([one.score for one in expected], abs=1e-4)
+
+
+def test_auto_takes_one_that_is_there(bundle: Bundle) -> None:
+    recommender = Recommender(bundle, BEAMS, engine=EngineChoice(EngineConfig(), BEAMS, 1, 1))
+    assert recommender.engine_name.split()[0] in ("torch", "openvino")
+
+
+def test_unknown_names_are_refused() -> None:
+    with pytest.raises(ModelConfigError, match=r"engine.name is 'tensorrt'"):
+        EngineConfig(name="tensorrt")  # type: ignore[arg-type]

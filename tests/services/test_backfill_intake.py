@@ -1,0 +1,346 @@
+"""Backfills into stores: byte-equal to ingest, taken once, before live events, after crashes, past deletions."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings, strategies as st
+
+from services.backfill_shards import Interactions, fold_shard, write_shard
+from state import keys
+from state.arrivals import Arrivals, Deletion, Position
+from state.backfill_intake import BackfillIntake, read_progress
+from state.backfill_manifest import BackfillManifest
+from state.backfill_merge import StoredHistory, merge_histories
+from state.backfill_repository import BackfillRepository, stored_file
+from state.chunk_codec import decode_rows
+from state.errors import StoreError
+from state.interaction import Rows, empty_rows, join_rows
+from state.key_value_store import Family, KeyValueStore, MemoryStore
+from state.object_storage import ObjectStorage
+from state.store_check import check_store
+from state.store_directory import StoreDirectory
+from state.store_format import history_lengths
+from state.user_state import UserMeta
+from state.user_store import UserStore
+from tests.state.builders import SMALL, START_MS, make_rows
+from tests.state.checkpointing import open_rocks
+from tests.state.test_fold import History
+
+PARTITION = 3
+
+
+def interactions(rows_of: dict[str, Rows]) -> Interactions:
+    users = np.repeat(np.arange(len(rows_of)), [len(rows) for rows in rows_of.values()])
+    return Interactions(list(rows_of), users, join_rows(rows_of.values()))
+
+
+class Site:
+    """A node's store, and a place for backfills."""
+
+    def __init__(self, path: Path) -> None:
+        (path / "backfills").mkdir(parents=True)
+        self.path = path
+        self.directory = StoreDirectory(path / "state")
+        self.repository = BackfillRepository(ObjectStorage(str(path / "backfills")), "interactions")
+        self.store = self.open()
+
+    def open(self) -> UserStore:
+        return UserStore(open_rocks(self.directory.path(PARTITION)), SMALL, PARTITION)
+
+    def publish(self, rows_of: dict[str, Rows], name: str = "histories-1") -> None:
+        shard, applied = fold_shard(interactions(rows_of), SMALL, PARTITION)
+        place = self.path / name
+        place.mkdir()
+        files = write_shard(shard.database, place, 0)
+        self.repository.publish(
+            BackfillManifest(
+                backfill=name,
+                content="histories",
+                topic="interactions",
+                partition=PARTITION,
+                num_partitions=8,
+                history=history_lengths(SMALL),
+                bundle_version=None,
+                created_at_ms=1,
+                users=shard.num_users(),
+                interactions=applied.interactions,
+                summaries=0,
+                user_files=tuple(map(stored_file, files[Family.USERS])),
+                system_files=tuple(map(stored_file, files[Family.SYSTEM])),
+            ),
+            place,
+        )
+
+    def intake(self) -> BackfillIntake:
+        return BackfillIntake(self.repository, self.directory, SMALL, 8, open_rocks)
+
+    def take(self) -> list[str]:
+        return [each.backfill for each in self.intake().take_new(self.store)]
+
+    def apply(self, rows_of: dict[str, Rows], deletions: Sequence[Deletion] = ()) -> None:
+        live = interactions(rows_of)
+        position = self.store.position()
+        start = position.next_offset if position else 0
+        end = start + len(live.rows)
+        names = [live.user_ids[user].encode() for user in live.user_index.tolist()]
+        deletions = [replace(each, offset=end + n) for n, each in enumerate(deletions)]
+        offsets = np.arange(start, end)
+        end += len(deletions)
+        self.store.apply(
+            Arrivals(PARTITION, Position(end, 1), names, offsets, live.rows, deletions)
+        )
+
+    def check(self) -> None:
+        assert check_store(self.store.database, SMALL, PARTITION).damage == []
+
+
+@pytest.fixture
+def site(tmp_path: Path) -> Site:
+    return Site(tmp_path)
+
+
+def all_pairs(database: KeyValueStore, family: Family = Family.USERS) -> dict[bytes, bytes]:
+    return dict(database.scan(family, *keys.all_users()))
+
+
+def of_user(database: KeyValueStore, user: str) -> dict[bytes, bytes]:
+    prefix = keys.user_prefix(user.encode())
+    return dict(database.scan(Family.USERS, prefix, keys.after(prefix)))
+
+
+ANN, BOB, EVE = (
+    make_rows([*range(50)]),
+    make_rows([*range(7)], first_item=500),
+    make_rows([3, 1, 2]),
+)
+HISTORIES = {"ann": ANN, "bob": BOB, "eve": EVE}
+
+
+def test_an_empty_store_holds_the_bytes_that_ingest_writes(site: Site, tmp_path: Path) -> None:
+    other = Site(tmp_path / "other")
+    order = np.argsort(join_rows(HISTORIES.values())["event_time_ms"], kind="stable")
+    live = interactions(HISTORIES)
+    names = [live.user_ids[user].encode() for user in live.user_index[order].tolist()]
+    other.store.apply(
+        Arrivals(PARTITION, Position(len(order), 1), names, np.arange(len(order)), live.rows[order])
+    )
+    site.publish(HISTORIES)
+    assert site.take() == ["histories-1"]
+    assert all_pairs(site.store.database) == all_pairs(other.store.database)
+    assert site.store.dirty_marks() == other.store.dirty_marks() != []
+    assert site.store.num_users() == 3
+    assert site.store.position() is None
+    site.check()
+
+
+def test_it_is_taken_once_and_survives_reopening(site: Site) -> None:
+    site.publish(HISTORIES)
+    site.take()
+    before = all_pairs(site.store.database)
+    site.store.close()
+    site.store = site.open()
+    assert site.take() == []
+    assert all_pairs(site.store.database) == before
+    site.publish(HISTORIES, "histories-2")  # the same under another name
+    assert site.take() == ["histories-2"]
+    assert all_pairs(site.store.database) == before
+    assert site.store.num_users() == 3
+
+
+def test_live_users_keep_what_is_theirs_and_others_come_as_they_are(site: Site) -> None:
+    newer = make_rows([*range(100, 120)], first_item=900)
+    site.apply({"ann": newer, "zoe": newer})
+    zoe = of_user(site.store.database, "zoe")
+    site.publish(HISTORIES)
+    assert site.take() == ["histories-1"]
+    assert of_user(site.store.database, "zoe") == zoe
+    shard, _ = fold_shard(interactions(HISTORIES), SMALL, PARTITION)
+    assert of_user(site.store.database, "bob") == of_user(shard.database, "bob")
+    assert site.store.num_users() == 4
+    assert site.store.position() == Position(40, 1)
+    whole = History(SMALL)
+    whole.add(join_rows([ANN, newer]))
+    site.check()
+    assert _rows(site.store, "ann")["item_id"].tolist() == whole.all_rows()["item_id"].tolist()
+    meta = _meta(site.store, "ann")
+    assert (meta.length, meta.epoch, meta.version) == (70, 1, 70)
+    assert meta.lifecycle_boundary == SMALL.lifecycle_boundary(70)
+    assert {each.user_id for each in site.store.dirty_marks()} >= {"ann"}
+    # What comes later is folded as ever, from the store and not from what was cached of it.
+    site.apply({"ann": make_rows([200], first_item=2_000)})
+    assert _meta(site.store, "ann").length == 71
+    site.check()
+
+
+def test_what_is_there_already_is_not_doubled(site: Site) -> None:
+    site.apply({"ann": ANN})
+    before = all_pairs(site.store.database)
+    site.publish({"ann": ANN})
+    site.take()
+    assert all_pairs(site.store.database) == before
+
+
+def test_an_overlap_is_counted_once(site: Site) -> None:
+    site.apply({"bob": make_rows([*range(10, 30)], first_item=11)})
+    site.publish({"bob": make_rows([*range(25)])})
+    site.take()
+    assert _rows(site.store, "bob")["item_id"].tolist() == list(range(1, 31))
+    site.check()
+
+
+def test_deleted_users_stay_deleted(site: Site) -> None:
+    site.apply({"ann": ANN[:5]}, [Deletion("ann", 0, START_MS + 30)])
+    site.publish({"ann": ANN})
+    site.take()
+    meta = _meta(site.store, "ann")
+    assert meta.deleted_until_ms == START_MS + 30
+    assert (
+        _rows(site.store, "ann")["event_time_ms"].tolist()
+        == (START_MS + np.arange(31, 50)).tolist()
+    )
+    assert site.store.num_users() == 1
+    site.check()
+    gone = {"bob": BOB}
+    site.apply(gone, [Deletion("bob", 0, START_MS + 1_000)])
+    before = all_pairs(site.store.database)
+    site.publish(gone, "histories-2")
+    site.take()
+    assert all_pairs(site.store.database) == before
+    assert site.store.num_users() == 1
+
+
+def test_forgotten_items_stay_forgotten(site: Site) -> None:
+    site.apply({"ann": ANN[45:]}, [Deletion("ann", 0, START_MS + 1_000, item_id=25)])
+    site.publish({"ann": ANN})
+    site.take()
+    assert 25 not in _rows(site.store, "ann")["item_id"]
+    assert 26 in _rows(site.store, "ann")["item_id"]
+    site.apply({"ann": make_rows([24], first_item=25)})  # still refused
+    assert 25 not in _rows(site.store, "ann")["item_id"]
+    site.check()
+
+
+class _Crash(Exception):
+    pass
+
+
+@pytest.mark.parametrize("has_users", [False, True])
+@pytest.mark.parametrize("nth_write", range(4))
+def test_a_crash_at_any_write_is_continued(
+    site: Site, monkeypatch: pytest.MonkeyPatch, nth_write: int, has_users: bool
+) -> None:
+    histories = {f"user-{n}": make_rows([*range(n + 1)]) for n in range(40)}
+    if has_users:
+        site.apply({"user-7": make_rows([*range(100, 120)], first_item=900)})
+    site.publish(histories)
+    database, writes = site.store.database, 0
+    monkeypatch.setattr("state.backfill_intake._USERS_AT_ONCE", 16)
+    for name in ("write", "ingest"):
+        whole = getattr(database, name)
+
+        def failing(*arguments: object, whole: object = whole) -> None:
+            nonlocal writes
+            writes += 1
+            if writes > nth_write:
+                raise _Crash
+            whole(*arguments)  # type: ignore[operator]
+
+        monkeypatch.setattr(database, name, failing)
+    with pytest.raises(_Crash):
+        site.take()
+    site.store.close()
+    site.store = site.open()
+    site.take()
+    assert read_progress(site.store.database)["histories-1"].phase == "done"
+    assert site.store.num_users() == 40
+    assert all(_meta(site.store, user).length >= len(rows) for user, rows in histories.items())
+    site.check()
+    marks = {each.user_id for each in site.store.dirty_marks()}
+    assert marks == {user for user in histories if _meta(site.store, user).lifecycle_boundary}
+
+
+def test_damage_and_other_lengths_stop_nobody(site: Site, caplog: pytest.LogCaptureFixture) -> None:
+    site.publish(HISTORIES)
+    (file,) = (site.path / "backfills").rglob("users-0000.sst")
+    file.write_bytes(file.read_bytes()[:-1] + b"!")
+    assert site.take() == []
+    assert "is not what was written" in caplog.text
+    other = BackfillIntake(
+        site.repository, site.directory, replace(SMALL, chunk_len=4), 8, open_rocks
+    )
+    assert other.take_new(site.store) == []
+    assert "make it again with this configuration" in caplog.text
+    missing = BackfillRepository(ObjectStorage(str(site.path / "nowhere"), "backfills"), "x")
+    assert BackfillIntake(missing, site.directory, SMALL, 8, open_rocks).take_new(site.store) == []
+    assert "backfills.uri" in caplog.text
+
+
+def test_a_store_in_memory_takes_no_files() -> None:
+    with pytest.raises(StoreError):
+        MemoryStore().ingest(Family.USERS, [])
+
+
+_TIMES = st.lists(st.integers(0, 120), max_size=60)
+
+
+@settings(max_examples=150, deadline=None)
+@given(old=_TIMES, live=_TIMES, shared=st.integers(0, 20))
+def test_nothing_is_lost_or_doubled(old: list[int], live: list[int], shared: int) -> None:
+    """While nothing leaves the history: every interaction once, in whatever order both came."""
+    history = replace(SMALL, max_history=1_000)
+    old_rows = make_rows(old)
+    live_rows = join_rows([old_rows[:shared], make_rows(live, first_item=1_000)])
+    merged = merge_histories(_folded(live_rows, history), _folded(old_rows, history), history)
+    if merged is None:
+        assert shared >= len(old)
+        return
+    kept = merged.outcome
+    sealed = [rows for position, rows in kept.sealed]
+    before = _folded(old_rows, history)
+    items = join_rows([before.sealed, *sealed, kept.tail])["item_id"].tolist()
+    assert sorted(items) == sorted({*old_rows["item_id"].tolist(), *live_rows["item_id"].tolist()})
+    assert kept.meta.length == len(items)
+
+
+@settings(max_examples=60, deadline=None)
+@given(num_old=st.integers(1, 80), num_live=st.integers(0, 80))
+def test_newer_events_are_folded_as_if_they_had_come_later(num_old: int, num_live: int) -> None:
+    old, live = (
+        make_rows([*range(num_old)]),
+        make_rows([*range(200, 200 + num_live)], first_item=500),
+    )
+    merged = merge_histories(_folded(live, SMALL), _folded(old, SMALL), SMALL)
+    if merged is None:
+        assert num_live > SMALL.max_history
+        return
+    whole = History(SMALL)
+    whole.add(join_rows([old, live]))
+    same = ("length", "first_position", "lifecycle_boundary", "tail_start", "newest_event_time_ms")
+    for name in same:
+        assert getattr(merged.outcome.meta, name) == getattr(whole.meta, name)
+    assert merged.outcome.tail["item_id"].tolist() == whole.tail["item_id"].tolist()
+
+
+def _folded(rows: Rows, history: object) -> StoredHistory:
+    kept = History(history)  # type: ignore[arg-type]
+    if len(rows):
+        kept.add(rows)
+    return StoredHistory(kept.meta, kept.sealed_rows() if len(rows) else empty_rows(), kept.tail)
+
+
+def _meta(store: UserStore, user: str) -> UserMeta:
+    stored = store.read_user(user, "v1")
+    assert stored is not None
+    return stored.meta
+
+
+def _rows(store: UserStore, user: str) -> Rows:
+    """All that is stored of a user, oldest first."""
+    stored = store.read_user(user, "v1")
+    rolled = store.read_rolled(user, "v1", 1_000)
+    assert stored is not None
+    assert rolled is not None
+    return join_rows(map(decode_rows, [*rolled.chunks, *stored.chunks, *stored.tail]))
