@@ -63,7 +63,7 @@ async def test_a_call_is_a_span_of_the_callers_trace(
     assert attributes["gemstream.surface"] == "home"
     assert attributes["gemstream.context.device"] == "tv"
     assert attributes["rpc.grpc.status_code"] == 0
-    for stage in ("read", "generate", "total"):
+    for stage in ("read", "search", "total"):
         spent = attributes[f"gemstream.{stage}_ms"]
         assert isinstance(spent, float)
         assert spent > 0
