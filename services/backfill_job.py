@@ -22,7 +22,8 @@ from services.backfill_shards import (
 from services.compression_worker import Compressor
 from services.errors import NotFound
 from services.settings import Settings
-from services.wiring import backfill_repository, bundle_compressor, checkpoint_restorer
+from services.wiring.stores import backfill_repository, checkpoint_restorer
+from services.wiring.workers import bundle_compressor
 from state import keys
 from state.backfill_manifest import BackfillManifest, Content
 from state.backfill_repository import stored_file

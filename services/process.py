@@ -63,7 +63,7 @@ def _allow_open_files() -> None:
 
 
 async def _run(role: str, settings: Settings) -> None:
-    from services.wiring import ROLES
+    from services.wiring.roles import ROLES
 
     quieten_aiokafka()
     stop = asyncio.Event()

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from http import HTTPStatus
 
 from services.http_server import HttpServer, Reply
-from services.metrics import Metrics
+from services.metrics.exposition import Metrics
 from stream.watchdog import Verdict
 
 

@@ -16,14 +16,13 @@ from services.batcher import Batcher, BatchingConfig
 from services.cli.main import app
 from services.cli.train import read_train_config
 from services.context_cache import ContextCache
-from services.metrics import (
+from services.metrics.serving import (
     CatalogueCollector,
-    CompressionCollector,
     GenerationCollector,
     RequestCollector,
     SourceCollector,
-    TrendingCollector,
 )
+from services.metrics.workers import CompressionCollector, TrendingCollector
 from services.request_stats import RequestStats
 from services.settings import Settings, load_settings
 from services.trending import Trending

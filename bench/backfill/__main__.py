@@ -17,7 +17,7 @@ from bench.ingest.records import encode
 from bench.report import write_report
 from examples.complete_journey.dataset import prepare_dataset
 from services.settings import Settings, load_settings
-from services.wiring import backfill_repository, database_opener, store_directory
+from services.wiring.stores import backfill_repository, database_opener, store_directory
 from state.backfill_intake import BackfillIntake
 from state.event_log import read_event_log
 from state.user_store import UserStore

@@ -144,7 +144,7 @@ def restore(
     The node then replays Kafka from their offsets. At its start it restores missing stores by itself; this is for
     stores that are there and are no good.
     """
-    from services.wiring import checkpoint_restorer
+    from services.wiring.stores import checkpoint_restorer
 
     settings = load_settings(config, {"data_dir": data_dir})
     restorer = checkpoint_restorer(settings)
@@ -196,7 +196,7 @@ def verify(
 
     Without --deep, a checkpoint's files must be there with the right sizes. Exit code 1: something is damaged.
     """
-    from services.wiring import store_verification
+    from services.wiring.stores import store_verification
 
     settings = load_settings(config, {"data_dir": data_dir})
     verification = store_verification(settings, people.print)
@@ -222,7 +222,7 @@ def verify(
 
 
 def _repository(settings: Settings) -> CheckpointRepository:
-    from services.wiring import checkpoint_repository
+    from services.wiring.stores import checkpoint_repository
 
     return checkpoint_repository(settings)
 

@@ -16,7 +16,7 @@ import grpc
 from aiokafka.errors import KafkaError
 
 import model.compression  # noqa: F401
-import services.wiring  # noqa: F401  both before anything is forked
+import services.wiring.roles  # noqa: F401  both before anything is forked
 from protos import admin_pb2, admin_pb2_grpc
 from protos.interaction_pb2 import Interaction
 from services.local_kafka import RunningKafka

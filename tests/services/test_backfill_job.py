@@ -25,7 +25,7 @@ from services.backfill_ray import run_plan
 from services.backfill_shards import Sharding, compress_users, split_file
 from services.errors import NotFound, SettingsError
 from services.settings import Settings, load_settings
-from services.wiring import backfill_repository, checkpoint_restorer, database_opener
+from services.wiring.stores import backfill_repository, checkpoint_restorer, database_opener
 from state import keys
 from state.arrivals import Arrivals, Deletion, Position
 from state.backfill_intake import BackfillIntake

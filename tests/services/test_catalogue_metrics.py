@@ -8,7 +8,7 @@ from model.catalogue_view import CatalogueView
 from model.live_catalogue import CatalogueVersion, LiveCatalogue
 from services.catalogue_config import CatalogueConfig
 from services.catalogue_follower import CatalogueFollower, Read
-from services.metrics import CatalogueCollector
+from services.metrics.serving import CatalogueCollector
 from tests.services.test_metrics import expose, parse
 
 

@@ -10,7 +10,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from services.errors import CannotListen
 from services.http_server import HttpServer, Reply
-from services.metrics import Metrics
+from services.metrics.exposition import Metrics
 from services.watch_endpoints import watch_endpoints
 from stream.watchdog import Verdict
 

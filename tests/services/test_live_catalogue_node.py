@@ -27,7 +27,7 @@ from services.errors import NotFound
 from services.item_files import read_entries
 from services.local_kafka import RunningKafka
 from services.settings import InferenceNodeConfig, Settings
-from services.wiring import run_inference_node
+from services.wiring.inference_node import run_inference_node
 from stream.errors import TopicMismatch
 from stream.item_records import send_entries, send_removals
 from stream.producer import Producer

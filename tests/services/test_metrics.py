@@ -18,13 +18,10 @@ from protos.interaction_pb2 import Interaction
 from services.grpc_server import GrpcServer
 from services.http_server import HttpServer
 from services.local_kafka import RunningKafka
-from services.metrics import (
-    INGEST_COUNTERS,
-    CompressionCollector,
-    Metrics,
-    RequestCollector,
-    StateNodeCollector,
-)
+from services.metrics.exposition import Metrics
+from services.metrics.serving import RequestCollector
+from services.metrics.state_node import INGEST_COUNTERS, StateNodeCollector
+from services.metrics.workers import CompressionCollector
 from services.request_stats import RequestStats
 from services.watch_endpoints import watch_endpoints
 from state.arrivals import Applied

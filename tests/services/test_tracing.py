@@ -122,7 +122,7 @@ async def test_the_state_nodes_span_is_a_child_of_the_inference_nodes() -> None:
 def test_off_by_default_and_then_not_even_imported() -> None:
     assert start_tracing(TracingConfig(), "state-node") is None
     code = (
-        "import sys, services.wiring; from services.tracing import *; "
+        "import sys, services.wiring.roles; from services.tracing import *; "
         "start_tracing(TracingConfig(), 'x'); sys.exit('opentelemetry' in sys.modules)"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, check=False)
