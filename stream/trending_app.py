@@ -43,7 +43,7 @@ class TrendingAppConfig:
     counts: str = "trending-counts"
     """The changelog of the table; as many partitions as `interactions`."""
     trending: str = "trending"
-    stall_after_s: float = 120.0
+    stall_after_s: float = 20.0
     """A partition that has events and is not counted for so long ends the app."""
 
     def __post_init__(self) -> None:
@@ -305,10 +305,18 @@ def _consumer_of_batches(topic: str) -> type[driver.Consumer]:
         logger = driver.Consumer.logger  # or Faust would log in our name
 
         async def _getmany(self, active_partitions: Any, timeout: float) -> Any:
-            fetched = await super()._getmany(active_partitions, timeout)
+            # A copy: Faust empties its set in a rebalance, and aiokafka takes "none" for "all".
+            wanted = set(active_partitions or ())
+            if not wanted:
+                await asyncio.sleep(_PAUSE_S)
+                return {}
+            fetched = await super()._getmany(wanted, timeout)
             batches = {tp: records for tp, records in fetched.items() if tp.topic == topic}
             if batches and sum(map(len, batches.values())) < _FEW_RECORDS:
                 await asyncio.sleep(_PAUSE_S)
+            if self.flow_active and not batches.keys() <= set(active_partitions):
+                # A rebalance came between: Faust drops these records, and would not read them again.
+                await self.perform_seek()
             return {**fetched, **{tp: [_Fetched(batch)] for tp, batch in batches.items() if batch}}
 
         async def _add_gap(self, tp: Any, offset_from: int, offset_to: int) -> None:
