@@ -210,6 +210,7 @@ def test_partitions_that_stand_still_are_found() -> None:
     detector = StallDetector(60.0)
     counted = {0: 5, 1: 5}
     assert detector.look({0: 5, 1: 9, 2: 0}, counted, 0.0) == set()
+    assert detector.look({0: 5, 1: 9, 2: 0}, counted, 49.0) == set()
     assert detector.look({0: 5, 1: 9, 2: 3}, counted, 50.0) == set()
     assert detector.look({0: 5, 1: 9, 2: 3}, counted, 70.0) == {1}
     assert detector.look({0: 5, 1: 99, 2: 3}, counted | {1: 6}, 80.0) == set()
