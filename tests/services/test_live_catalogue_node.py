@@ -1,8 +1,8 @@
 """An inference node's catalogue as its topic, its callers and its operators see it: real Kafka, real gRPC, a real bundle."""
 
 import asyncio
-import gc
 import contextlib
+import gc
 import json
 import time
 from collections.abc import AsyncIterator, Callable
