@@ -4,16 +4,21 @@ Sealed chunks are encoded once, the summary's tokens once per summary, recent in
 state version. Shapes: M mid-term interactions, K selected, N keys, L blocks, H width, A heads, C = H / A, G I indexer keys.
 """
 
+import copy
 from collections.abc import Sequence
+from typing import TypeVar
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional
 
 from model.bundle import Bundle
 from model.decoder import DecoderBlock
+from model.engine import DTYPES
+from model.engine_config import Precision
 from model.features import to_tensors
-from model.fused_decoder import FusedDecoder, Memory, additive, project
+from model.fused_decoder import EPSILON, FusedDecoder, Memory, additive, project
+from model.layers import Segment
 from model.user_context import Reused, SealedChunks, UserContext
 from state.interaction import Rows
 from state.item_statistics import ItemStatistics, empty_statistics, merge_statistics, statistics_of
@@ -25,13 +30,23 @@ from state.user_delta import UserSegments
 class ContextEncoder:
     """Encodes users for one bundle. Not thread-safe with others that change its bundle's network; nobody does."""
 
-    def __init__(self, bundle: Bundle, fused: FusedDecoder) -> None:
-        """`fused` holds the network's decoder."""
-        self._network = bundle.network
+    def __init__(self, bundle: Bundle, fused: FusedDecoder, precision: Precision = "fp32") -> None:
+        """`fused` holds the network's decoder; `precision` is of matrix products, what is kept is float32."""
+        network, dtype = bundle.network, DTYPES[precision]
+        self._network = network
         self._history = bundle.history
         self._version = bundle.version
         self._fused = fused
-        self._blocks: list[DecoderBlock] = list(bundle.network.decoder.blocks)  # type: ignore[arg-type]
+        self._blocks: list[DecoderBlock] = list(network.decoder.blocks)  # type: ignore[arg-type]
+        self._dtype = dtype
+        self._recent = _in_precision(network.recent, dtype)
+        self._mid_term = _in_precision(network.mid_term, dtype)
+        branches = [(block.recent, block.mid_term, block.lifecycle) for block in self._blocks]
+        weights = [[b.attention.to_key_value.weight.to(dtype) for b in of] for of in branches]
+        self._recent_weights, _, self._lifecycle_weights = map(
+            torch.cat, zip(*weights, strict=True)
+        )
+        self._mid_term_weights = [of_block[1] for of_block in weights]
 
     @torch.inference_mode()
     def encode(
@@ -88,7 +103,7 @@ class ContextEncoder:
                     previous.positions[i]: previous.statistics[previous.positions[i]] for i in kept
                 }
         for position in new:
-            vectors_NH = self._mid_term(user.chunks[position])
+            vectors_NH = self._encode_chunks(user.chunks[position])
             vectors.append(vectors_NH)
             keys.append(self._indexer_keys(vectors_NH))
             statistics[position] = statistics_of(user.chunks[position])
@@ -103,11 +118,11 @@ class ContextEncoder:
         vectors: Tensor = self._network.features(items.unsqueeze())
         return vectors
 
-    def _mid_term(self, rows: Rows) -> Tensor:
+    def _encode_chunks(self, rows: Rows) -> Tensor:
         """[N, H]: rows that begin with a chunk, encoded."""
         mask = torch.ones(1, len(rows), dtype=torch.bool)
-        vectors: Tensor = self._network.mid_term(self._vectors(rows), mask).vectors
-        return vectors[0]
+        encoded: Segment = self._mid_term(self._vectors(rows).to(self._dtype), mask)
+        return encoded.vectors[0].float()
 
     def _indexer_keys(self, vectors_NH: Tensor) -> Tensor:
         """Of every block, [L, N, G I]."""
@@ -132,22 +147,19 @@ class ContextEncoder:
             return None
         tokens_1EH = torch.from_numpy(own.tokens.copy())[None]
         encoded = self._network.lifecycle.encode(tokens_1EH, torch.ones(1, dtype=torch.bool))
-        return torch.stack(
-            [project(block.lifecycle.attention, encoded.vectors) for block in self._blocks], 1
-        )
+        return self._project(self._lifecycle_weights, encoded.vectors)
 
     def _prime(
         self, sealed: SealedChunks, tail: Rows, lifecycle: Tensor | None
     ) -> tuple[Memory, Tensor]:
         """BOS through all blocks: it selects what all codes of the request attend to. Returns its final state, too."""
-        network, config = self._network, self._network.config
+        config = self._network.config
         num_open = max(0, len(tail) - self._history.recent_len)
         open_rows, recent_rows = tail[:num_open], tail[num_open:]
-        open_NH = self._mid_term(open_rows)
+        open_NH = self._encode_chunks(open_rows)
         open_keys_LNI = self._indexer_keys(open_NH)
-        recent = network.recent(
-            self._vectors(recent_rows), torch.ones(1, len(recent_rows), dtype=torch.bool)
-        )
+        real = torch.ones(1, len(recent_rows), dtype=torch.bool)
+        recent: Segment = self._recent(self._vectors(recent_rows).to(self._dtype), real)
         num_mid_term = len(sealed.vectors) + len(open_NH)
         sizes = (self._history.recent_len, config.mid_term.top_k, config.lifecycle.num_queries)
         counts = (
@@ -160,27 +172,26 @@ class ContextEncoder:
             for size, count in zip(sizes, counts, strict=True)
         )
         present_1S = torch.tensor([[float(count > 0) for count in counts]])
-        x_11H = network.bos_H[None, None]
-        kept, streams = [], []
+        recent_stream = _padded(self._project(self._recent_weights, recent.vectors), sizes[0])
+        if lifecycle is None:
+            lifecycle = _padded(recent_stream[..., :0, :], sizes[2])
+        x_11H = self._network.bos_H[None, None]
+        kept, mid_term = [], []
         for i, block in enumerate(self._blocks):
             own = project(block.self_attention, block.self_norm(x_11H))
             kept.append(own[:, :, :, 0])
             x_11H = x_11H + block.self_attention.out(own[:, 1, :, 0].flatten(1))[:, None]
             keys_MI = (sealed.indexer_keys[i], open_keys_LNI[i])
             selected_KH = self._select(block, x_11H, keys_MI, (sealed.vectors, open_NH))
-            of_block = [
-                _padded(project(block.recent.attention, recent.vectors), sizes[0]),
-                _padded(project(block.mid_term.attention, selected_KH[None]), sizes[1]),
-                self._lifecycle_of_block(lifecycle, i, sizes[2]),
-            ]
+            selected = self._project(self._mid_term_weights[i], selected_KH[None])[:, 0]
+            mid_term.append(_padded(selected, sizes[1]))
+            of_block = [recent_stream[:, i], mid_term[-1], lifecycle[:, i]]
             x_11H = self._fused.fused_blocks()[i].attend_to_streams(
                 x_11H, of_block, masks, present_1S
             )
-            streams.append(of_block)
-        joined = [torch.stack(parts, 1) for parts in zip(*streams, strict=True)]
         memory = Memory(
             torch.stack(kept, 1),
-            (joined[0], joined[1], joined[2]),
+            (recent_stream, torch.stack(mid_term, 1), lifecycle),
             (masks[0], masks[1], masks[2]),
             present_1S,
         )
@@ -205,12 +216,13 @@ class ContextEncoder:
         from_open = vectors[1][(chosen_K - num_sealed).clamp(min=0)]
         return torch.where((chosen_K < num_sealed)[:, None], from_sealed, from_open)
 
-    def _lifecycle_of_block(self, lifecycle: Tensor | None, block: int, size: int) -> Tensor:
-        if lifecycle is not None:
-            return _padded(lifecycle[:, block], size)
-        layer = self._network.config.layer
-        heads = layer.num_heads
-        return torch.zeros(1, 2, heads, size, layer.width // heads)
+    def _project(self, weights: Tensor, vectors_1NH: Tensor) -> Tensor:
+        """[1, L', 2, A, N, C]: keys and values under stacked weights [L' 2 H, H]."""
+        width, heads = weights.shape[1], self._network.config.layer.num_heads
+        both = vectors_1NH[0].to(self._dtype) @ weights.T
+        num_blocks = len(weights) // (2 * width)
+        parted = both.view(len(both), num_blocks, 2, heads, width // heads).float()
+        return parted.permute(1, 2, 3, 0, 4).contiguous()[None]
 
 
 def _comparable(one: UserSegments, other: UserSegments) -> bool:
@@ -230,5 +242,31 @@ def _merged(parts: Sequence[ItemStatistics]) -> ItemStatistics:
 
 
 def _padded(projected: Tensor, size: int) -> Tensor:
-    """[B, 2, A, N, C] to N = `size`."""
-    return functional.pad(projected, (0, 0, 0, size - projected.shape[3]))
+    """[..., N, C] to N = `size`."""
+    return functional.pad(projected, (0, 0, 0, size - projected.shape[-2]))
+
+
+Module = TypeVar("Module", bound=nn.Module)
+
+
+def _in_precision(module: Module, dtype: torch.dtype) -> Module:
+    """A copy; norms keep float32's epsilon, as bfloat16's own would be felt."""
+    copied = copy.deepcopy(module)
+    for part in copied.modules():
+        if isinstance(part, nn.RMSNorm):
+            part.eps = EPSILON
+    return copied.to(dtype)
+
+
+def empty_memory(bundle: Bundle) -> Memory:
+    """Of a user without any history: what the memory of all has the sizes of."""
+    config, history = bundle.network.config, bundle.history
+    blocks, heads = config.num_blocks, config.layer.num_heads
+    head_width = config.layer.width // heads
+    sizes = (history.recent_len, config.mid_term.top_k, config.lifecycle.num_queries)
+    streams = [torch.zeros(1, blocks, 2, heads, size, head_width) for size in sizes]
+    masks = [additive(torch.zeros(1, size, dtype=torch.bool)) for size in sizes]
+    bos = torch.zeros(1, blocks, 2, heads, head_width)
+    return Memory(
+        bos, (streams[0], streams[1], streams[2]), (masks[0], masks[1], masks[2]), torch.zeros(1, 3)
+    )

@@ -17,12 +17,15 @@ from model.openvino_graph import build_graph
 
 _BATCHES = (1, 2, 4, 8)
 """Batches are filled up to the next of these; larger ones go through in parts."""
+_WIDER = 4
+"""How much wider the second of the two compiled numbers of beams is: what a search repeats with that found too little."""
 
 
 class OpenVinoEngine:
-    """Compiled once per batch size for one number of beams; anything else goes through PyTorch.
+    """Compiled once per size: batches of `_BATCHES`, beams of the usual number and of four times as many.
 
-    Weights are packed per compiled size, so that each costs about their size in memory.
+    What lies between is filled up, more beams go through PyTorch. Weights are packed per compiled size, so that each costs
+    about their size in memory.
     """
 
     def __init__(
@@ -30,9 +33,10 @@ class OpenVinoEngine:
     ) -> None:
         """Nothing is compiled before the first step of a size; see `prepare`."""
         self.name = f"openvino {precision}"
+        self.precision = precision
         self._fused = fused
         self._plain = TorchEngine(fused)
-        self._beam_width = beam_width
+        self._widths = (beam_width, _WIDER * beam_width)
         self._settings: dict[str, Any] = {
             "INFERENCE_PRECISION_HINT": {"fp32": "f32", "bf16": "bf16"}[precision],
             "INFERENCE_NUM_THREADS": num_threads,
@@ -51,8 +55,9 @@ class OpenVinoEngine:
     ) -> tuple[Tensor, Tensor]:
         """As FusedDecoder.forward."""
         batch, width, _ = x_BWH.shape
-        if width != self._beam_width:
+        if width > self._widths[-1]:
             return self._plain.step(x_BWH, own, mask_P, memory)
+        wide = next(wide for wide in self._widths if wide >= width)
         most = _BATCHES[-1]
         if batch > most:
             parts = [slice(i, i + most) for i in range(0, batch, most)]
@@ -61,6 +66,7 @@ class OpenVinoEngine:
             ]
             return torch.cat([states for states, _ in done]), torch.cat([k for _, k in done], 1)
         size = next(size for size in _BATCHES if size >= batch)
+        x_BWH, own = _filled_up(x_BWH, wide, 1), _filled_up(own, wide, 2)
         inputs = [_filled_up(x_BWH, size, 0), _filled_up(own, size, 1), mask_P]
         inputs += [_filled_up(tensor, size, 0) for tensor in memory.tensors]
         request = self._request(inputs)
@@ -73,7 +79,7 @@ class OpenVinoEngine:
         states, key_value = (
             torch.from_numpy(np.array(request.get_output_tensor(i).data)) for i in range(2)
         )
-        return states[:batch], key_value[:, :batch]
+        return states[:batch, :width], key_value[:, :batch, :width]
 
     def _request(self, inputs: list[Tensor]) -> ov.InferRequest:
         """Of the model compiled for these sizes."""

@@ -13,7 +13,7 @@ from model.beam_search import Limits, beam_search
 from model.bundle import Bundle
 from model.catalogue import Catalogue
 from model.catalogue_view import CatalogueView
-from model.context_encoder import ContextEncoder
+from model.context_encoder import ContextEncoder, empty_memory
 from model.engine import Engine, TorchEngine
 from model.errors import ModelConfigError
 from model.explain import explain
@@ -25,10 +25,9 @@ from model.repeats import RepeatEvidence, RepeatMixture
 from model.scorer import Scorer
 from model.user_context import Reused, UserContext
 from model.whole_context import whole_context
-from state.interaction import empty_rows
 from state.segments import HistoryConfig
 from state.user_delta import UserSegments, split_state
-from state.user_state import UserMeta, UserState
+from state.user_state import UserState
 
 _WIDENING = 4
 """How much wider the next search is when exclusions left too few items."""
@@ -89,16 +88,12 @@ class Recommender:
             )
         self.bundle = bundle
         fused = FusedDecoder(bundle.network.decoder).eval()
-        self._encoder = ContextEncoder(bundle, fused)
-        self._engine = engine(fused, self._nobody().memory, max(0, bundle.network.num_levels - 2))
+        self._engine = engine(fused, empty_memory(bundle), max(0, bundle.network.num_levels - 2))
+        self._encoder = ContextEncoder(bundle, fused, self._engine.precision)
         self.beam_width = beam_width
         self._max_per_first_code, self._exact = max_per_first_code, exact
         self.view = CatalogueView.of(bundle.catalogue, bundle.trie)
         """What is searched; a request reads it once. Replaced whole by `swap`, from any thread."""
-
-    def _nobody(self) -> UserContext:
-        """The context of a user without any history."""
-        return self.encode_state(UserState("", UserMeta(), empty_rows(), None))
 
     @property
     def bundle_version(self) -> str:
