@@ -10,15 +10,15 @@ from typing import TypeVar
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional
 
 from model.bundle import Bundle
-from model.decoder import DecoderBlock
+from model.decoder import Context
 from model.engine import DTYPES
 from model.engine_config import Precision
 from model.features import to_tensors
-from model.fused_decoder import EPSILON, FusedDecoder, Memory, additive, project
+from model.fused_decoder import EPSILON, FusedDecoder
 from model.layers import Segment
+from model.primer import Primer
 from model.user_context import Reused, SealedChunks, UserContext
 from state.interaction import Rows
 from state.item_statistics import ItemStatistics, empty_statistics, merge_statistics, statistics_of
@@ -36,17 +36,10 @@ class ContextEncoder:
         self._network = network
         self._history = bundle.history
         self._version = bundle.version
-        self._fused = fused
-        self._blocks: list[DecoderBlock] = list(network.decoder.blocks)  # type: ignore[arg-type]
         self._dtype = dtype
         self._recent = _in_precision(network.recent, dtype)
         self._mid_term = _in_precision(network.mid_term, dtype)
-        branches = [(block.recent, block.mid_term, block.lifecycle) for block in self._blocks]
-        weights = [[b.attention.to_key_value.weight.to(dtype) for b in of] for of in branches]
-        self._recent_weights, _, self._lifecycle_weights = map(
-            torch.cat, zip(*weights, strict=True)
-        )
-        self._mid_term_weights = [of_block[1] for of_block in weights]
+        self._primer = Primer(bundle, fused, precision)
 
     @torch.inference_mode()
     def encode(
@@ -67,13 +60,15 @@ class ContextEncoder:
             older = previous.older_statistics
         else:
             older = _merged([self._summary_statistics(user.summary), *sealed.statistics.values()])
-        memory, bos_1H = self._prime(sealed, user.tail, lifecycle)
+        newest = self._newest(user.tail)
+        memory, bos_1H = self._primer.prime(sealed, newest, lifecycle)
         taken = set(sealed.positions) & set(previous.sealed.positions if previous else ())
         has_summary = int(lifecycle is not None)
         context = UserContext(
             user=user,
             sealed=sealed,
             lifecycle=lifecycle,
+            newest=newest,
             older_statistics=older,
             statistics=merge_statistics(older, statistics_of(user.tail)),
             memory=memory,
@@ -84,6 +79,16 @@ class ContextEncoder:
             chunks_encoded=len(sealed.positions) - len(taken),
             summary=has_summary * same_summary,
             summary_encoded=has_summary * (not same_summary),
+        )
+
+    @torch.inference_mode()
+    def as_context(self, context: UserContext) -> Context:
+        """The same for the plain decoder: what all its interactions were encoded to."""
+        mid_term = torch.cat([context.sealed.vectors, context.newest[0]])
+        return Context(
+            recent=_all_real(context.newest[1]),
+            mid_term=_all_real(mid_term),
+            lifecycle=self._encoded_summary(context.user.summary),
         )
 
     def _sealed(self, user: UserSegments, previous: SealedChunks | None) -> SealedChunks:
@@ -105,11 +110,11 @@ class ContextEncoder:
         for position in new:
             vectors_NH = self._encode_chunks(user.chunks[position])
             vectors.append(vectors_NH)
-            keys.append(self._indexer_keys(vectors_NH))
+            keys.append(self._primer.indexer_keys(vectors_NH))
             statistics[position] = statistics_of(user.chunks[position])
         if not vectors:
             nothing_NH = torch.zeros(0, width)
-            return SealedChunks((), nothing_NH, self._indexer_keys(nothing_NH), {})
+            return SealedChunks((), nothing_NH, self._primer.indexer_keys(nothing_NH), {})
         return SealedChunks(positions, torch.cat(vectors), torch.cat(keys, 1), statistics)
 
     def _vectors(self, rows: Rows) -> Tensor:
@@ -123,10 +128,6 @@ class ContextEncoder:
         mask = torch.ones(1, len(rows), dtype=torch.bool)
         encoded: Segment = self._mid_term(self._vectors(rows).to(self._dtype), mask)
         return encoded.vectors[0].float()
-
-    def _indexer_keys(self, vectors_NH: Tensor) -> Tensor:
-        """Of every block, [L, N, G I]."""
-        return torch.stack([block.indexer.keys(vectors_NH) for block in self._blocks])
 
     def _own(self, summary: Summary | None) -> Summary | None:
         """A summary means something under the bundle that it was made for alone."""
@@ -142,87 +143,27 @@ class ContextEncoder:
         )
 
     def _lifecycle(self, summary: Summary | None) -> Tensor | None:
+        encoded = self._encoded_summary(summary)
+        return self._primer.project_lifecycle(encoded.vectors) if encoded.present else None
+
+    def _encoded_summary(self, summary: Summary | None) -> Segment:
         own = self._own(summary)
         if own is None:
-            return None
+            return _all_real(torch.zeros(0, self._network.config.layer.width))
         tokens_1EH = torch.from_numpy(own.tokens.copy())[None]
-        encoded = self._network.lifecycle.encode(tokens_1EH, torch.ones(1, dtype=torch.bool))
-        return self._project(self._lifecycle_weights, encoded.vectors)
+        return self._network.lifecycle.encode(tokens_1EH, torch.ones(1, dtype=torch.bool))
 
-    def _prime(
-        self, sealed: SealedChunks, tail: Rows, lifecycle: Tensor | None
-    ) -> tuple[Memory, Tensor]:
-        """BOS through all blocks: it selects what all codes of the request attend to. Returns its final state, too."""
-        config = self._network.config
+    def _newest(self, tail: Rows) -> tuple[Tensor, Tensor]:
+        """The open chunk's mid-term interactions and the recent ones, encoded: [M', H] and [R, H]."""
         num_open = max(0, len(tail) - self._history.recent_len)
-        open_rows, recent_rows = tail[:num_open], tail[num_open:]
-        open_NH = self._encode_chunks(open_rows)
-        open_keys_LNI = self._indexer_keys(open_NH)
-        real = torch.ones(1, len(recent_rows), dtype=torch.bool)
-        recent: Segment = self._recent(self._vectors(recent_rows).to(self._dtype), real)
-        num_mid_term = len(sealed.vectors) + len(open_NH)
-        sizes = (self._history.recent_len, config.mid_term.top_k, config.lifecycle.num_queries)
-        counts = (
-            len(recent_rows),
-            min(num_mid_term, config.mid_term.top_k),
-            0 if lifecycle is None else lifecycle.shape[4],
-        )
-        masks = tuple(
-            additive(torch.arange(size) < count)[None]
-            for size, count in zip(sizes, counts, strict=True)
-        )
-        present_1S = torch.tensor([[float(count > 0) for count in counts]])
-        recent_stream = _padded(self._project(self._recent_weights, recent.vectors), sizes[0])
-        if lifecycle is None:
-            lifecycle = _padded(recent_stream[..., :0, :], sizes[2])
-        x_11H = self._network.bos_H[None, None]
-        kept, mid_term = [], []
-        for i, block in enumerate(self._blocks):
-            own = project(block.self_attention, block.self_norm(x_11H))
-            kept.append(own[:, :, :, 0])
-            x_11H = x_11H + block.self_attention.out(own[:, 1, :, 0].flatten(1))[:, None]
-            keys_MI = (sealed.indexer_keys[i], open_keys_LNI[i])
-            selected_KH = self._select(block, x_11H, keys_MI, (sealed.vectors, open_NH))
-            selected = self._project(self._mid_term_weights[i], selected_KH[None])[:, 0]
-            mid_term.append(_padded(selected, sizes[1]))
-            of_block = [recent_stream[:, i], mid_term[-1], lifecycle[:, i]]
-            x_11H = self._fused.fused_blocks()[i].attend_to_streams(
-                x_11H, of_block, masks, present_1S
-            )
-        memory = Memory(
-            torch.stack(kept, 1),
-            (recent_stream, torch.stack(mid_term, 1), lifecycle),
-            (masks[0], masks[1], masks[2]),
-            present_1S,
-        )
-        return memory, self._fused.normed(x_11H)[:, 0]
+        rows = tail[num_open:]
+        real = torch.ones(1, len(rows), dtype=torch.bool)
+        recent: Segment = self._recent(self._vectors(rows).to(self._dtype), real)
+        return self._encode_chunks(tail[:num_open]), recent.vectors[0].float()
 
-    def _select(
-        self, block: DecoderBlock, x_11H: Tensor, keys: Sequence[Tensor], vectors: Sequence[Tensor]
-    ) -> Tensor:
-        """[K, H]: the interactions that the block's indexer picks; all where there are no more than top-k."""
-        top_k = block.indexer.config.top_k
-        if sum(map(len, vectors)) <= top_k:
-            return torch.cat(list(vectors))
-        query = block.indexer_query(x_11H[:, 0])
-        scores_M = torch.cat([block.indexer.score(query, part[None])[0] for part in keys])
-        chosen_K = scores_M.topk(top_k).indices
-        num_sealed = len(vectors[0])
-        if not num_sealed:
-            return vectors[1][chosen_K]
-        from_sealed = vectors[0][chosen_K.clamp(max=num_sealed - 1)]
-        if not len(vectors[1]):
-            return from_sealed
-        from_open = vectors[1][(chosen_K - num_sealed).clamp(min=0)]
-        return torch.where((chosen_K < num_sealed)[:, None], from_sealed, from_open)
 
-    def _project(self, weights: Tensor, vectors_1NH: Tensor) -> Tensor:
-        """[1, L', 2, A, N, C]: keys and values under stacked weights [L' 2 H, H]."""
-        width, heads = weights.shape[1], self._network.config.layer.num_heads
-        both = vectors_1NH[0].to(self._dtype) @ weights.T
-        num_blocks = len(weights) // (2 * width)
-        parted = both.view(len(both), num_blocks, 2, heads, width // heads).float()
-        return parted.permute(1, 2, 3, 0, 4).contiguous()[None]
+def _all_real(vectors_NH: Tensor) -> Segment:
+    return Segment(vectors_NH[None], torch.ones(1, len(vectors_NH), dtype=torch.bool))
 
 
 def _comparable(one: UserSegments, other: UserSegments) -> bool:
@@ -241,11 +182,6 @@ def _merged(parts: Sequence[ItemStatistics]) -> ItemStatistics:
     return merged
 
 
-def _padded(projected: Tensor, size: int) -> Tensor:
-    """[..., N, C] to N = `size`."""
-    return functional.pad(projected, (0, 0, 0, size - projected.shape[-2]))
-
-
 Module = TypeVar("Module", bound=nn.Module)
 
 
@@ -256,17 +192,3 @@ def _in_precision(module: Module, dtype: torch.dtype) -> Module:
         if isinstance(part, nn.RMSNorm):
             part.eps = EPSILON
     return copied.to(dtype)
-
-
-def empty_memory(bundle: Bundle) -> Memory:
-    """Of a user without any history: what the memory of all has the sizes of."""
-    config, history = bundle.network.config, bundle.history
-    blocks, heads = config.num_blocks, config.layer.num_heads
-    head_width = config.layer.width // heads
-    sizes = (history.recent_len, config.mid_term.top_k, config.lifecycle.num_queries)
-    streams = [torch.zeros(1, blocks, 2, heads, size, head_width) for size in sizes]
-    masks = [additive(torch.zeros(1, size, dtype=torch.bool)) for size in sizes]
-    bos = torch.zeros(1, blocks, 2, heads, head_width)
-    return Memory(
-        bos, (streams[0], streams[1], streams[2]), (masks[0], masks[1], masks[2]), torch.zeros(1, 3)
-    )

@@ -13,18 +13,18 @@ from model.beam_search import Limits, beam_search
 from model.bundle import Bundle
 from model.catalogue import Catalogue
 from model.catalogue_view import CatalogueView
-from model.context_encoder import ContextEncoder, empty_memory
+from model.context_encoder import ContextEncoder
 from model.engine import Engine, TorchEngine
 from model.errors import ModelConfigError
 from model.explain import explain
 from model.fused_decoder import FusedDecoder, Memory
+from model.primer import empty_memory
 from model.query import Explanation, ItemIds, Mask, Query, Recommended
 from model.ranking import rank_items
 from model.repeat_features import repeat_candidates
 from model.repeats import RepeatEvidence, RepeatMixture
 from model.scorer import Scorer
 from model.user_context import Reused, UserContext
-from model.whole_context import whole_context
 from state.segments import HistoryConfig
 from state.user_delta import UserSegments, split_state
 from state.user_state import UserState
@@ -241,11 +241,10 @@ class Recommender:
         self, context: UserContext, query: Query, found: Sequence[Recommended]
     ) -> list[Explanation]:
         """What each item of the answer to `query` came from; one more pass of the decoder over its SIDs."""
-        state, view = context.user.state, self.view
+        view, mid_term = self.view, context.user.state.mid_term(self.history)
         mixture = self._request(0, context, query, view).mixture
-        mid_term = state.mid_term(self.history)
         bundle = replace(self.bundle, catalogue=view.catalogue, trie=view.trie)
-        return explain(bundle, whole_context(bundle, state), mid_term, mixture, found)
+        return explain(bundle, self._encoder.as_context(context), mid_term, mixture, found)
 
 
 def _diverse(
