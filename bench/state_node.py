@@ -44,7 +44,8 @@ class StateNodeProcess:
             f'[topics]\ninteractions = "{topics.interactions}"\ndead_letters = "{topics.dead_letters}"\n'
             f'compression_jobs = "{topics.compression_jobs}"\nnum_partitions = {topics.num_partitions}\n'
             f'[consumer]\ngroup = "{group}"\nsession_timeout_ms = 120000\n'
-            f'[state_node]\nlisten = "{self.address}"\n' + _rocks(cache_mib)
+            f'[state_node]\nlisten = "{self.address}"\nmetrics_listen = "127.0.0.1:0"\n'
+            + _rocks(cache_mib)
         )
         command = [sys.executable, "-m", "services.cli", "run", "state-node"]
         with self._log.open("wb") as log:

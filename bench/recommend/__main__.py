@@ -6,11 +6,13 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from bench.recommend import floor, histories, levels, rivals
+from bench.recommend import end_to_end, engine_steps, floor, histories, levels, rivals
 from bench.recommend.world import Sizes
 from bench.report import write_report
 
 SECTIONS: dict[str, Callable[[Sizes], dict[str, Any]]] = {
+    "end_to_end": end_to_end.measure,
+    "engines": engine_steps.measure,
     "search_rivals": rivals.measure,
     "search_histories": histories.measure,
     "search_levels": levels.measure,
@@ -18,19 +20,41 @@ SECTIONS: dict[str, Callable[[Sizes], dict[str, Any]]] = {
 }
 """A section prints its tables and gives its figures; those of the model alone begin with search_."""
 
+QUICK_SECTIONS = ("end_to_end", "engines", "search_histories", "search_floor")
+"""The rivals are in the first, too; others with --only."""
+
 FULL = Sizes()
 QUICK = Sizes(
-    catalogues=(28_000,), threads=(1,), rounds=20, rival_threads=(1,), rival_rounds=3, case_s=8
+    catalogues=(28_000,),
+    threads=(1,),
+    rounds=20,
+    rival_threads=(1,),
+    rival_rounds=2,
+    case_s=2,
+    step_beams=(32,),
+    step_batches=(1,),
+    with_torch_compile=False,
+    users_per_life=2,
+    max_batch=2,
+    load_s=0.7,
+    moves=5,
 )
 
 
 def main() -> None:
     """Run the sections, print their tables and the report."""
     parser = argparse.ArgumentParser(prog="make bench NAME=recommend", description=__doc__)
-    parser.add_argument("--quick", action="store_true", help="less of everything: two minutes")
+    parser.add_argument(
+        "--quick",
+        action="store_true",
+        help="less of everything: two minutes where nothing else runs",
+    )
     parser.add_argument("--only", choices=SECTIONS, action="append", help="these sections alone")
     given = parser.parse_args()
-    figures = measure(QUICK if given.quick else FULL, given.only or list(SECTIONS))
+    figures = measure(
+        QUICK if given.quick else FULL,
+        given.only or (QUICK_SECTIONS if given.quick else list(SECTIONS)),
+    )
     write_report("recommend", given.quick, figures)
 
 

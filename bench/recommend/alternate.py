@@ -4,6 +4,7 @@ import statistics
 import time
 from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import TypeVar
 
 import torch
@@ -13,6 +14,7 @@ from rich.progress import track
 from bench.ingest.quantiles import quantiles_ms
 
 Name = TypeVar("Name", bound=Hashable)
+Clock = Callable[[], float]
 
 console = Console(stderr=True)
 
@@ -24,13 +26,18 @@ class Times:
     wall_ms: list[float] = field(default_factory=list)
     undisturbed_ms: list[float] = field(default_factory=list)
 
+    @property
+    def undisturbed_p50_ms(self) -> float:
+        """The median that ratios are made of."""
+        return statistics.median(self.undisturbed_ms)
+
     def figures(self) -> dict[str, float]:
-        """Quantiles of wall time, and the median that ratios are made of."""
-        undisturbed_ms = round(statistics.median(self.undisturbed_ms), 3)
+        """Quantiles of wall time, and the undisturbed median."""
+        undisturbed_ms = round(self.undisturbed_p50_ms, 3)
         return {**quantiles_ms(self.wall_ms), "undisturbed_p50_ms": undisturbed_ms}
 
 
-def undisturbed_clock() -> Callable[[], float]:
+def undisturbed_clock() -> Clock:
     """Seconds of processor where one thread works: what neighbours take is out, what they do to caches is in.
 
     Wall time where several threads work: they spend processor time on waiting for each other.
@@ -39,13 +46,21 @@ def undisturbed_clock() -> Callable[[], float]:
 
 
 def alternate(
-    runs: Mapping[Name, Callable[[], object]], rounds: int, title: str, budget_s: float
+    runs: Mapping[Name, Callable[[], object]],
+    rounds: int,
+    title: str,
+    budget_s: float,
+    clocks: Mapping[Name, Clock] = MappingProxyType({}),
 ) -> dict[Name, Times]:
-    """Times of every run, `rounds` of each after one that does not count; at least one, whatever the budget."""
+    """Times of every run, `rounds` of each after one that does not count; at least one, whatever the budget.
+
+    `clocks` of undisturbed time for runs that work in other processes, too.
+    """
     times = {name: Times() for name in runs}
-    clock, end = undisturbed_clock(), time.monotonic() + budget_s
+    usual, end = undisturbed_clock(), time.monotonic() + budget_s
     for number in track(range(-1, rounds), title, console=console, transient=True):
         for name, run in runs.items():
+            clock = clocks.get(name, usual)
             wall_start, start = time.perf_counter(), clock()
             run()
             undisturbed_s, wall_s = clock() - start, time.perf_counter() - wall_start

@@ -1,26 +1,37 @@
-"""What is compared as an engine: a context in, beams out. A further one is a function and a line in ENGINES."""
+"""What is compared as an engine: a user in, beams out. A further one is a function and a line in ENGINES."""
 
 from collections.abc import Callable
+from functools import cache, partial
+from typing import get_args
 
 import torch
 from torch import Tensor
 
+from bench.recommend.world import History, Sizes, User, make_fused, make_network
 from model.beam_search import Beams, ScoreNext, beam_search
 from model.decoder import Context
+from model.engine import Engine as StepEngine, TorchEngine
+from model.engine_choice import EngineChoice
+from model.engine_config import EngineConfig, Precision
 from model.network import Network
+from model.openvino_engine import OpenVinoEngine
+from model.scorer import Scorer
 from model.trie import Trie
 
-Engine = Callable[[Context], Beams]
-EngineMaker = Callable[[Network, Trie, int], Engine]
-"""From network, trie and beam width; may take its time: making an engine is not measured."""
+Engine = Callable[[User], Beams]
+EngineMaker = Callable[[Sizes, Trie, int], Engine]
+"""From sizes, trie and beam width; may take its time: making an engine is not measured."""
+
+EAGER = "eager"
 
 
-def eager(network: Network, trie: Trie, beam_width: int) -> Engine:
+def eager(sizes: Sizes, trie: Trie, beam_width: int) -> Engine:
     """The network's plain modules, one prefix length after the other."""
+    network = make_network(sizes)
 
     @torch.inference_mode()
-    def search(context: Context) -> Beams:
-        return beam_search(eager_scores(network, context), trie, 1, beam_width)
+    def search(user: User) -> Beams:
+        return beam_search(eager_scores(network, user.context), trie, 1, beam_width)
 
     return search
 
@@ -35,7 +46,42 @@ def eager_scores(network: Network, context: Context) -> ScoreNext:
     return score_next
 
 
-ENGINES: dict[str, EngineMaker] = {"eager": eager}
-"""Headline figures are the last one's."""
+def fused(name: str, sizes: Sizes, trie: Trie, beam_width: int) -> Engine:
+    """The fused decoder over kept keys and values, as nodes serve; `name` is that of STEPS."""
+    network = make_network(sizes)
+    step = _kept_step(name, sizes, beam_width, torch.get_num_threads())
 
-EAGER, SERVED = next(iter(ENGINES)), list(ENGINES)[-1]
+    @torch.inference_mode()
+    def search(user: User) -> Beams:
+        scorer = Scorer(network, step, [user.user_context], lambda: None)
+        return beam_search(scorer.score_next, trie, 1, beam_width)
+
+    return search
+
+
+def make_step(name: str, sizes: Sizes, beam_width: int, num_threads: int) -> StepEngine:
+    """What runs the fused decoder; OpenVINO compiles for the number of beams and threads."""
+    library, precision = STEPS[name]
+    if library == "torch":
+        return TorchEngine(make_fused(sizes), precision)
+    return OpenVinoEngine(make_fused(sizes), beam_width, precision, num_threads)
+
+
+_kept_step = cache(make_step)  # sections share what is compiled
+
+
+@cache
+def served(sizes: Sizes, beam_width: int, num_threads: int) -> str:
+    """Which of ENGINES a node with so many beams and threads takes, chosen as it chooses: the one of the headlines."""
+    choice = EngineChoice(EngineConfig(), beam_width, 1, num_threads)
+    memory = User(sizes, History("nobody", 0, has_summary=False)).user_context.memory
+    return choice(make_fused(sizes), memory, max(0, sizes.num_levels - 2)).name
+
+
+STEPS: dict[str, tuple[str, Precision]] = {
+    f"{library} {precision}": (library, precision)
+    for library in ("torch", "openvino")
+    for precision in get_args(Precision)
+    if precision == "fp32" or OpenVinoEngine.has_bf16()  # nodes do not try it elsewhere, either
+}
+ENGINES: dict[str, EngineMaker] = {EAGER: eager, **{name: partial(fused, name) for name in STEPS}}

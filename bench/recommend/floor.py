@@ -1,6 +1,7 @@
 """The least that a search could take: its arithmetic at the measured speed of matrix products, its bytes at that of memory.
 
-A row is one decoder state: BOS once, then every beam on every level but the last; states of earlier levels are kept.
+A row is one decoder state: of every beam on every level but the last. BOS, the context's keys and values, and those of
+earlier levels are kept.
 """
 
 import statistics
@@ -14,9 +15,8 @@ from rich.table import Table
 from torch.nn import functional
 
 from bench.recommend.alternate import alternate, undisturbed_clock
-from bench.recommend.engines import ENGINES, SERVED
-from bench.recommend.world import Encoder, Sizes, histories_of, make_catalogue, make_network
-from model.decoder import Context
+from bench.recommend.engines import ENGINES, served
+from bench.recommend.world import Sizes, User, histories_of, make_catalogue, make_network
 from model.network import Network
 
 _DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
@@ -26,31 +26,24 @@ _LARGE = 32 * 1024 * 1024  # float32 numbers: several times any cache
 
 @dataclass(frozen=True)
 class Work:
-    """What a search with a ready context cannot do without."""
+    """What a search from what is kept of a user cannot do without."""
 
-    row_flops: float
+    flops: float
     """Products with beams as rows, and attention."""
-    key_flops: float
-    """Keys and values of the context, and the indexer."""
     numbers_read: float
-    """Weights and keys, once per level; the mid-term vectors once per block."""
+    """Weights, keys and values, once per step."""
 
 
-def work_of(network: Network, context: Context, num_levels: int, beam_width: int) -> Work:
-    """Of one search: two operations per multiply-add."""
+def work_of(network: Network, num_keys: int, num_levels: int, beam_width: int) -> Work:
+    """Of one search over `num_keys` interactions and tokens per block: two operations per multiply-add."""
     width, ffn_width = network.config.layer.width, network.config.layer.ffn_width
     blocks, codes = network.config.num_blocks, network.codebooks_DKH.shape[1]
-    mid_term_len = context.mid_term.mask.shape[1]
-    selected = min(network.config.mid_term.top_k, mid_term_len)
-    keys = context.recent.mask.shape[1] + selected + context.lifecycle.mask.shape[1]
-    rows = 1 + beam_width * (num_levels - 1)
-    row_weights = 4 * width**2 + _STREAMS * (2 * width**2 + 3 * width * ffn_width)
-    key_weights = _STREAMS * 2 * width**2
-    row_flops = blocks * rows * 2 * (row_weights + 2 * keys * width) + rows * 2 * width * codes
-    key_flops = blocks * 2 * (keys * 2 * width**2 + mid_term_len * width)
-    per_level = blocks * (row_weights + 2 * keys * width) + codes * width
-    numbers_read = num_levels * per_level + blocks * (key_weights + mid_term_len * width)
-    return Work(row_flops, key_flops, numbers_read)
+    steps = num_levels - 1
+    weights = 4 * width**2 + _STREAMS * (2 * width**2 + 3 * width * ffn_width)
+    per_row = blocks * (weights + 2 * num_keys * width) + width * codes
+    flops = 2 * (beam_width * steps * per_row + width * codes)
+    per_step = blocks * (weights + 2 * num_keys * width) + codes * width
+    return Work(flops, steps * per_step + codes * width)
 
 
 def measure(sizes: Sizes) -> dict[str, Any]:
@@ -71,23 +64,32 @@ def measure(sizes: Sizes) -> dict[str, Any]:
 
 def _of_case(sizes: Sizes, threads: int, beam: int) -> dict[str, Any]:
     torch.set_num_threads(threads)
-    network = make_network(sizes)
     trie = make_catalogue(sizes.catalogues[0], sizes.num_levels, sizes.codebook_size).trie
-    context = Encoder(network, histories_of(sizes)[-1])()
-    engine = ENGINES[SERVED](network, trie, beam)
-    ours = {"ours": lambda: engine(context)}
-    times = alternate(ours, max(5, sizes.rounds // 4), "floor", sizes.case_s)["ours"]
-    work, bandwidth = work_of(network, context, sizes.num_levels, beam), _numbers_per_s()
+    user = User(sizes, histories_of(sizes)[-1]).encoded()
+    engine = ENGINES[served(sizes, beam, threads)](sizes, trie, beam)
+    times = alternate(
+        {"ours": lambda: engine(user)}, max(5, sizes.rounds // 4), "floor", sizes.case_s
+    )
+    found = floor_of(sizes, user.user_context.num_keys[0], beam)
+    ours_ms = times["ours"].figures()["undisturbed_p50_ms"]
+    return {
+        **found,
+        "ours_undisturbed_p50_ms": ours_ms,
+        "share_of_floor": round(found["floor_ms"] / ours_ms, 3),
+        "share_of_fp32_floor": round(found["fp32"]["floor_ms"] / ours_ms, 3),
+    }
+
+
+def floor_of(sizes: Sizes, num_keys: int, beam: int) -> dict[str, Any]:
+    """The floor in both precisions, and the lower one."""
+    work = work_of(make_network(sizes), num_keys, sizes.num_levels, beam)
+    bandwidth = _numbers_per_s()
     floors = {name: _floor(sizes, work, beam, bandwidth, dtype) for name, dtype in _DTYPES.items()}
-    ours_ms = times.figures()["undisturbed_p50_ms"]
-    floor_ms = min(floor["floor_ms"] for floor in floors.values())
     return {
         **floors,
-        "gflop": round((work.row_flops + work.key_flops) / 1e9, 3),
+        "floor_ms": min(floor["floor_ms"] for floor in floors.values()),
+        "gflop": round(work.flops / 1e9, 3),
         "gb_per_s": round(4 * bandwidth / 1e9, 1),
-        "ours_undisturbed_p50_ms": ours_ms,
-        "share_of_floor": round(floor_ms / ours_ms, 3),
-        "share_of_fp32_floor": round(floors["fp32"]["floor_ms"] / ours_ms, 3),
     }
 
 
@@ -96,17 +98,14 @@ def _floor(
 ) -> dict[str, float]:
     """Arithmetic and memory at the same time: the longer one counts."""
     width, ffn_width = sizes.width, sizes.ffn_width
-    row_rate = _flops_per_s(
-        beam, ((width, width), (width, 2 * ffn_width), (ffn_width, width)), dtype
-    )
-    key_rate = _flops_per_s(sizes.histories[0], ((width, 2 * width),), dtype)
-    arithmetic_ms = 1e3 * (work.row_flops / row_rate + work.key_flops / key_rate)
+    rate = _flops_per_s(beam, ((width, width), (width, 2 * ffn_width), (ffn_width, width)), dtype)
+    arithmetic_ms = 1e3 * work.flops / rate
     memory_ms = 1e3 * work.numbers_read * dtype.itemsize / (4 * float32_per_s)
     return {
         "arithmetic_ms": round(arithmetic_ms, 3),
         "memory_ms": round(memory_ms, 3),
         "floor_ms": round(max(arithmetic_ms, memory_ms), 3),
-        "gflop_per_s": round(row_rate / 1e9, 1),
+        "gflop_per_s": round(rate / 1e9, 1),
     }
 
 

@@ -1,5 +1,7 @@
 """Our own engines by length of history: encoding apart, search with a ready context apart."""
 
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
@@ -7,8 +9,8 @@ from rich.console import Console
 from rich.table import Table
 
 from bench.recommend.alternate import alternate
-from bench.recommend.engines import EAGER, ENGINES, SERVED
-from bench.recommend.world import Encoder, Sizes, histories_of, make_catalogue, make_network
+from bench.recommend.engines import EAGER, ENGINES, served
+from bench.recommend.world import History, Sizes, User, histories_of, make_catalogue
 
 
 def measure(sizes: Sizes) -> dict[str, Any]:
@@ -28,27 +30,35 @@ def measure(sizes: Sizes) -> dict[str, Any]:
 
 
 def _encoding(sizes: Sizes) -> dict[str, Any]:
-    network = make_network(sizes)
-    encoders = {history.name: Encoder(network, history) for history in histories_of(sizes)}
-    times = alternate(encoders, max(3, sizes.rounds // 20), "encoding", sizes.case_s)
+    """In the form that is served, nothing taken over; and the longest in that of the plain modules."""
+    histories = histories_of(sizes)
+    runs: dict[str, Callable[[], object]] = {
+        history.name: partial(_encode, sizes, history) for history in histories
+    }
+    runs[f"{histories[-1].name}_plain"] = lambda: User(sizes, histories[-1]).context
+    times = alternate(runs, max(3, sizes.rounds // 20), "encoding", sizes.case_s)
     return {name: of_history.figures() for name, of_history in times.items()}
+
+
+def _encode(sizes: Sizes, history: History) -> object:
+    return User(sizes, history).user_context
 
 
 def _searching(sizes: Sizes, beam_width: int) -> dict[str, dict[str, Any]]:
     """Engines and histories take turns; by engine, then by history."""
-    network = make_network(sizes)
     trie = make_catalogue(sizes.catalogues[0], sizes.num_levels, sizes.codebook_size).trie
-    contexts = {history.name: Encoder(network, history)() for history in histories_of(sizes)}
-    engines = {name: make(network, trie, beam_width) for name, make in ENGINES.items()}
+    users = {history.name: User(sizes, history).encoded() for history in histories_of(sizes)}
+    engines = {name: make(sizes, trie, beam_width) for name, make in ENGINES.items()}
     runs = {
-        (name, history): lambda engine=engine, context=context: engine(context)
-        for history, context in contexts.items()
+        (name, history): lambda engine=engine, user=user: engine(user)
+        for history, user in users.items()
         for name, engine in engines.items()
     }
     times = alternate(runs, sizes.rounds, f"searching, beam {beam_width}", sizes.case_s)
-    return {
-        name: {history: times[name, history].figures() for history in contexts} for name in engines
+    found: dict[str, Any] = {
+        name: {history: times[name, history].figures() for history in users} for name in engines
     }
+    return {"served": served(sizes, beam_width, torch.get_num_threads()), **found}
 
 
 def _headline(measured: dict[str, Any], sizes: Sizes) -> dict[str, float]:
@@ -56,15 +66,16 @@ def _headline(measured: dict[str, Any], sizes: Sizes) -> dict[str, float]:
     *_, longest, with_all_streams = histories_of(sizes)
     figures = {}
     for beam in sizes.beams:
-        served = measured[f"beam{beam}"][SERVED][with_all_streams.name]
+        by_engine = measured[f"beam{beam}"]
+        ours = by_engine[by_engine["served"]]
         for quantile in ("p50_ms", "p99_ms", "undisturbed_p50_ms"):
-            figures[f"search_{quantile}_beam{beam}"] = served[quantile]
+            figures[f"search_{quantile}_beam{beam}"] = ours[with_all_streams.name][quantile]
     by_engine = measured[f"beam{sizes.beams[0]}"]
     ours_ms, without_summary_ms, eager_ms = (
         by_engine[engine][history.name]["undisturbed_p50_ms"]
         for engine, history in (
-            (SERVED, with_all_streams),
-            (SERVED, longest),
+            (by_engine["served"], with_all_streams),
+            (by_engine["served"], longest),
             (EAGER, with_all_streams),
         )
     )
@@ -74,20 +85,20 @@ def _headline(measured: dict[str, Any], sizes: Sizes) -> dict[str, float]:
 
 
 def share_of_eager_sids(sizes: Sizes) -> float:
-    """How many SIDs of the first engine the last one finds, too, for a context of all streams."""
-    network, beam_width = make_network(sizes), sizes.beams[-1]
+    """How many SIDs of the plain modules the served engine finds, too, for a user with all streams."""
+    beam_width = sizes.beams[-1]
     trie = make_catalogue(sizes.catalogues[0], sizes.num_levels, sizes.codebook_size).trie
-    context = Encoder(network, histories_of(sizes)[-1])()
-    eager, served = (
-        set(ENGINES[name](network, trie, beam_width)(context).sids[0].tolist())
-        for name in (EAGER, SERVED)
+    user = User(sizes, histories_of(sizes)[-1])
+    names = (EAGER, served(sizes, beam_width, torch.get_num_threads()))
+    plain, ours = (
+        set(ENGINES[name](sizes, trie, beam_width)(user).sids[0].tolist()) for name in names
     )
-    return len(eager & served) / len(eager)
+    return len(plain & ours) / len(plain)
 
 
 def _print(measured: dict[str, Any], threads: int) -> None:
     beams = [name for name in measured if name != "encode"]
-    columns = [f"{beam}, {engine}" for beam in beams for engine in ENGINES]
+    columns = [f"{beam[4:]}, {engine}" for beam in beams for engine in ENGINES]
     table = Table(
         "history",
         "encode, ms",
@@ -95,10 +106,12 @@ def _print(measured: dict[str, Any], threads: int) -> None:
         title=f"p50 wall (p99 wall; p50 undisturbed) of a search, ms, {threads} threads",
     )
     for history, encoding in measured["encode"].items():
-        cells = [measured[beam][engine][history] for beam in beams for engine in ENGINES]
+        cells = [measured[beam][engine].get(history) for beam in beams for engine in ENGINES]
         table.add_row(history, *map(_cell, (encoding, *cells)))
     Console().print(table)
 
 
-def _cell(case: dict[str, float]) -> str:
+def _cell(case: dict[str, float] | None) -> str:
+    if case is None:
+        return ""
     return f"{case['p50_ms']:.1f} ({case['p99_ms']:.1f}; {case['undisturbed_p50_ms']:.1f})"

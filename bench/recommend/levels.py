@@ -12,7 +12,7 @@ from torch import Tensor
 from bench.recommend.alternate import alternate, undisturbed_clock
 from bench.recommend.engines import eager_scores
 from bench.recommend.python_trie import make_python_trie, python_beam_search
-from bench.recommend.world import Encoder, Sizes, histories_of, make_catalogue, make_network
+from bench.recommend.world import Sizes, User, histories_of, make_catalogue, make_network
 from model.beam_search import ScoreNext, beam_search
 
 
@@ -77,7 +77,7 @@ def _of_case(sizes: Sizes, threads: int, num_sids: int, beam: int) -> dict[str, 
     network = make_network(sizes)
     catalogue = make_catalogue(num_sids, sizes.num_levels, sizes.codebook_size)
     python_trie = make_python_trie(catalogue)
-    scores = eager_scores(network, Encoder(network, histories_of(sizes)[-1])())
+    scores = eager_scores(network, User(sizes, histories_of(sizes)[-1]).context)
     recorded = Recorded(scores)
     clocks = {
         name: Clocked(score_next, sizes.num_levels)

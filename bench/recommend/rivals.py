@@ -8,14 +8,14 @@ from rich.console import Console
 from rich.table import Table
 
 from bench.recommend.alternate import alternate
-from bench.recommend.engines import ENGINES, SERVED, Engine
+from bench.recommend.engines import ENGINES, served
 from bench.recommend.hf_t5 import T5Rival, require_transformers
 from bench.recommend.python_trie import make_python_trie
-from bench.recommend.world import Encoder, Sizes, histories_of, make_catalogue, make_network
+from bench.recommend.world import Sizes, User, histories_of, make_catalogue
 
 Run = Callable[[], object]
 
-_PRECISIONS = {"fp32": torch.float32, "bf16": torch.bfloat16}
+PRECISIONS = {"fp32": torch.float32, "bf16": torch.bfloat16}
 
 
 def measure(sizes: Sizes) -> dict[str, Any]:
@@ -47,16 +47,14 @@ def _of_case(sizes: Sizes, threads: int, num_sids: int, beam: int) -> dict[str, 
 
 def _ours(sizes: Sizes, num_sids: int, beam: int) -> dict[str, Run]:
     """The shortest history, as the T5 has it, and beside it the longest with a summary, which it never has."""
-    network = make_network(sizes)
     trie = make_catalogue(num_sids, sizes.num_levels, sizes.codebook_size).trie
-    engine: Engine = ENGINES[SERVED](network, trie, beam)
+    engine = ENGINES[served(sizes, beam, torch.get_num_threads())](sizes, trie, beam)
     shortest, *_, longest = histories_of(sizes)
-    encode = Encoder(network, shortest)
-    context, long_context = encode(), Encoder(network, longest)()
+    user, long_user = User(sizes, shortest).encoded(), User(sizes, longest).encoded()
     return {
-        "ours_search": lambda: engine(context),
-        "ours_encode_and_search": lambda: engine(encode()),
-        "ours_search_longest": lambda: engine(long_context),
+        "ours_search": lambda: engine(user),
+        "ours_encode_and_search": lambda: engine(User(sizes, shortest)),
+        "ours_search_longest": lambda: engine(long_user),
     }
 
 
@@ -65,7 +63,7 @@ def _t5(sizes: Sizes, num_sids: int, beam: int) -> dict[str, Run]:
     catalogue = make_catalogue(num_sids, sizes.num_levels, sizes.codebook_size)
     trie, length = make_python_trie(catalogue), sizes.histories[0]
     runs: dict[str, Run] = {}
-    for precision, dtype in _PRECISIONS.items():
+    for precision, dtype in PRECISIONS.items():
         flattened = T5Rival(sizes, trie, dtype, length * sizes.num_levels, beam)
         runs[f"t5_search_{precision}"] = flattened.search
         runs[f"t5_encode_and_search_{precision}"] = flattened.encode_and_search
@@ -78,7 +76,7 @@ def _ratios(measured: dict[str, dict[str, float]]) -> dict[str, float]:
     """The rival's better precision over ours, undisturbed medians."""
 
     def p50_ms(prefix: str) -> float:
-        precisions = [f"{prefix}_{precision}" for precision in _PRECISIONS]
+        precisions = [f"{prefix}_{precision}" for precision in PRECISIONS]
         return min(measured[name]["undisturbed_p50_ms"] for name in precisions)
 
     pairs = {

@@ -2,22 +2,29 @@
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, cached_property
+from types import SimpleNamespace
+from typing import cast
 
 import numpy as np
 import numpy.typing as npt
 import torch
-from torch import Tensor
 
 from bench.ingest.log import START_MS, random_rows
+from model.bundle import Bundle
+from model.compression import Compressor
+from model.context_encoder import ContextEncoder
 from model.decoder import Context
-from model.features import FeatureConfig, to_tensors
-from model.layers import LayerConfig, Segment
+from model.features import FeatureConfig
+from model.fused_decoder import FusedDecoder
+from model.layers import LayerConfig
 from model.network import Network, NetworkConfig
 from model.trie import Trie
+from model.user_context import UserContext
 from state.segments import HistoryConfig
+from state.user_delta import split_state
+from state.user_state import UserMeta, UserState
 
-RECENT_LEN = HistoryConfig().recent_len
 _SKEW = 1.3  # of codes: a level's entropy is 99 % of the most there could be, about as fitted tokenizers have it
 
 
@@ -45,6 +52,24 @@ class Sizes:
     rival_rounds: int = 11
     case_s: float = 20.0
     """After which a case begins no further round."""
+    step_beams: tuple[int, ...] = (32, 100)
+    step_batches: tuple[int, ...] = (1, 4)
+    """Requests in one step."""
+    with_torch_compile: bool = True
+    """Which takes half a minute per precision and case."""
+    lives: tuple[int, ...] = (300, 5_000, 20_000, 100_000)
+    """Interactions of the users that real nodes serve; the headline is the longest's, flatness that over 5,000's."""
+    users_per_life: int = 8
+    max_batch: int = 8
+    """Of the nodes; every size that they may meet is compiled before they serve."""
+    concurrencies: tuple[int, ...] = (1, 4, 16)
+    load_s: float = 4.0
+    """Of each measurement with several requests at once."""
+    moves: int = 12
+    """Times that every user gets an event and asks again."""
+    ingest_per_s: int = 2_000
+    """Events of others, while requests are measured beside ingest."""
+    p99_bound_ms: float = 100.0
 
     def cases(self, threads: Iterable[int]) -> Iterator[tuple[int, int, int]]:
         """Threads, SIDs and beam width of every case; the larger catalogues with the first number of threads alone."""
@@ -108,40 +133,59 @@ def histories_of(sizes: Sizes) -> list[History]:
     return [*plain, History(f"{longest:_}_and_lifecycle", longest, True)]
 
 
-class Encoder:
-    """A user's rows and summary tokens to the context, as a request does it."""
+class User:
+    """A user as of one state; encoded when an engine first asks, in the form that the engine takes."""
 
-    def __init__(self, network: Network, history: History) -> None:
-        """Make the rows, and tokens of a chunk of older ones."""
-        self._network = network
-        random = np.random.default_rng(history.length)
-        self._rows = random_rows(START_MS + np.arange(history.length), random)
-        self._present = torch.tensor([history.has_summary])
-        self._tokens_1EH = self._tokens() if history.has_summary else self._no_tokens()
+    def __init__(self, sizes: Sizes, history: History) -> None:
+        """Take the state; nothing is encoded."""
+        self._bundle, self._state = make_unsaved_bundle(sizes), make_state(sizes, history)
+        self._encoder = ContextEncoder(self._bundle, make_fused(sizes))
 
-    @torch.inference_mode()
-    def __call__(self) -> Context:
-        """Features and the three encoders; nothing is remembered."""
-        items = to_tensors(self._rows, self._network.config.features)
-        vectors_1NH = self._network.features(items.unsqueeze())
-        mid_term_len = max(0, len(self._rows) - RECENT_LEN)
-        return self._network.encode(
-            _all_real(vectors_1NH[:, mid_term_len:]),
-            _all_real(vectors_1NH[:, :mid_term_len]),
-            self._tokens_1EH,
-            self._present,
-        )
+    @cached_property
+    def context(self) -> Context:
+        """What the plain modules attend to: the whole history, encoded."""
+        return self._encoder.as_context(self.user_context)
 
-    @torch.inference_mode()
-    def _tokens(self) -> Tensor:
-        chunk = self._rows[: HistoryConfig().chunk_len]
-        items = to_tensors(chunk, self._network.config.features)
-        sums = self._network.lifecycle.accumulate(self._network.features(items.unsqueeze()))
-        return self._network.lifecycle.tokens(sums, torch.tensor([len(chunk)]))
+    @cached_property
+    def user_context(self) -> UserContext:
+        """What is served from: keys and values of all blocks. Nothing is taken over from an earlier one."""
+        segments = split_state(self._state, self._bundle.history)
+        return self._encoder.encode(segments)[0]
 
-    def _no_tokens(self) -> Tensor:
-        return torch.zeros(1, 0, self._network.config.layer.width)
+    def encoded(self) -> "User":
+        """The same with everything encoded."""
+        _ = self.context, self.user_context
+        return self
 
 
-def _all_real(vectors_1NH: Tensor) -> Segment:
-    return Segment(vectors_1NH, torch.ones(vectors_1NH.shape[:2], dtype=torch.bool))
+@cache
+def make_fused(sizes: Sizes) -> FusedDecoder:
+    """The network's decoder in the form that is served."""
+    return FusedDecoder(make_network(sizes).decoder).eval()
+
+
+def make_unsaved_bundle(sizes: Sizes) -> Bundle:
+    """As much of a bundle as encoding needs."""
+    return cast(
+        "Bundle",
+        SimpleNamespace(version="bench", network=make_network(sizes), history=HistoryConfig()),
+    )
+
+
+@cache
+def make_state(sizes: Sizes, history: History) -> UserState:
+    """`history.length` interactions as rows, and a summary of one chunk before them where there is to be one."""
+    config, random = HistoryConfig(), np.random.default_rng(history.length)
+    boundary = config.chunk_len if history.has_summary else 0
+    rows = random_rows(START_MS + np.arange(boundary + history.length), random)
+    summary = None
+    if history.has_summary:
+        compressor = Compressor(make_unsaved_bundle(sizes))
+        summary = compressor.roll(None, [rows[:boundary]], boundary, now_ms=0)
+    meta = UserMeta(
+        version=len(rows),
+        length=len(rows),
+        lifecycle_boundary=boundary,
+        tail_start=boundary + config.tail_start(history.length),
+    )
+    return UserState("someone", meta, rows[boundary:], summary)
