@@ -304,20 +304,42 @@ def _consumer_of_batches(topic: str) -> type[driver.Consumer]:
     class BatchConsumer(driver.Consumer):
         logger = driver.Consumer.logger  # or Faust would log in our name
 
+        def __init__(self, *args: Any, **kwargs: Any) -> None:
+            super().__init__(*args, **kwargs)
+            self._positions = asyncio.Lock()
+            """A fetch and a seek move them, and Faust lets them run at once: then a fetch may undo a seek."""
+            self._is_open = False
+            self._pause_s = 0.0
+
         async def _getmany(self, active_partitions: Any, timeout: float) -> Any:
-            # A copy: Faust empties its set in a rebalance, and aiokafka takes "none" for "all".
-            wanted = set(active_partitions or ())
-            if not wanted:
-                await asyncio.sleep(_PAUSE_S)
-                return {}
-            fetched = await super()._getmany(wanted, timeout)
+            await asyncio.sleep(self._pause_s)
+            async with self._positions:
+                # A copy: Faust empties its set in a rebalance, and aiokafka takes "none" for "all".
+                wanted = {tp for tp in active_partitions if self._is_open or tp.topic != topic}
+                fetched = await super()._getmany(wanted, timeout) if wanted else {}
             batches = {tp: records for tp, records in fetched.items() if tp.topic == topic}
-            if batches and sum(map(len, batches.values())) < _FEW_RECORDS:
-                await asyncio.sleep(_PAUSE_S)
-            if self.flow_active and not batches.keys() <= set(active_partitions):
-                # A rebalance came between: Faust drops these records, and would not read them again.
-                await self.perform_seek()
+            few = batches and sum(map(len, batches.values())) < _FEW_RECORDS
+            self._pause_s = _PAUSE_S if few or not wanted else 0.0
             return {**fetched, **{tp: [_Fetched(batch)] for tp, batch in batches.items() if batch}}
+
+        async def seek_to_committed(self) -> Any:
+            """Until `resume_flow` nothing of `topic` is read: Faust clears its queues between the two."""
+            async with self._positions:
+                self._is_open = False
+                committed = await super().seek_to_committed()
+                # aiokafka leaves these where they are, and what was read and dropped in the rebalance lies before.
+                unknown = [tp for tp, at in committed.items() if tp.topic == topic and not at]
+                if unknown:
+                    await self._thread.seek_to_beginning(*unknown)
+            return committed
+
+        async def seek_wait(self, partitions: Any) -> None:
+            async with self._positions:
+                await super().seek_wait(partitions)
+
+        def resume_flow(self) -> None:
+            self._is_open = True
+            super().resume_flow()
 
         async def _add_gap(self, tp: Any, offset_from: int, offset_to: int) -> None:
             """Every message is a gap."""
@@ -344,6 +366,7 @@ def _faust_app(config: TrendingAppConfig, group: str, num_partitions: int) -> An
         topic_replication_factor=1,
         topic_allow_declare=False,
         topic_disable_leader=True,
+        table_standby_replicas=0,  # what is read of the changelog after a loss is small
         web_enabled=False,
         consumer_auto_offset_reset="earliest",
         broker_session_timeout=6,  # so long a partition of a killed member waits
