@@ -15,9 +15,9 @@ from pathlib import Path
 from typing import Any
 
 import faust
-from faust.transport.drivers import aiokafka as driver
 
 from state.errors import ConfigError
+from stream.batch_consumer import consumer_of_batches
 from stream.decode import Decoder, DecoderConfig, Record
 from stream.errors import StreamError, TopicMismatch, WorkerCrashed
 from stream.topics import describe_cluster
@@ -25,9 +25,6 @@ from stream.trending_counts import PartitionCounts, TrendingConfig, Window
 
 log = logging.getLogger(__name__)
 
-_FEW_RECORDS = 2_000
-_PAUSE_S = 0.5
-"""After a fetch of few records: the value of a window is written once for more of them."""
 _LOOK_EVERY_S = 1.0
 _PUBLISH_ANYWAY_S = 30.0
 """Readers hear so often of a partition in which nothing happens."""
@@ -279,83 +276,6 @@ class StallDetector:
         return {p for p, (_, at_s) in since.items() if now_s - at_s >= self._stall_after_s}
 
 
-class _Fetched:
-    """All records that a fetch brought of a partition, in the guise of the last one."""
-
-    headers = ()
-    key = b""
-    checksum = None
-    serialized_key_size = 0
-
-    def __init__(self, records: Sequence[Any]) -> None:
-        last = records[-1]
-        self.topic, self.partition, self.offset = last.topic, last.partition, last.offset
-        self.timestamp, self.timestamp_type = last.timestamp, last.timestamp_type
-        self.value = records
-        self.serialized_value_size = sum(len(record.value or b"") for record in records)
-
-
-def _consumer_of_batches(topic: str) -> type[driver.Consumer]:
-    """Faust's consumer, which hands over what it fetched of `topic` as one message for each partition.
-
-    One stream takes these in order, so the newest one that is done says what to commit, whatever offsets lie between.
-    """
-
-    class BatchConsumer(driver.Consumer):
-        logger = driver.Consumer.logger  # or Faust would log in our name
-
-        def __init__(self, *args: Any, **kwargs: Any) -> None:
-            super().__init__(*args, **kwargs)
-            self._positions = asyncio.Lock()
-            """A fetch and a seek move them, and Faust lets them run at once: then a fetch may undo a seek."""
-            self._is_open = False
-            self._pause_s = 0.0
-
-        async def _getmany(self, active_partitions: Any, timeout: float) -> Any:
-            await asyncio.sleep(self._pause_s)
-            async with self._positions:
-                # A copy: Faust empties its set in a rebalance, and aiokafka takes "none" for "all".
-                wanted = {tp for tp in active_partitions if self._is_open or tp.topic != topic}
-                fetched = await super()._getmany(wanted, timeout) if wanted else {}
-            batches = {tp: records for tp, records in fetched.items() if tp.topic == topic}
-            few = batches and sum(map(len, batches.values())) < _FEW_RECORDS
-            self._pause_s = _PAUSE_S if few or not wanted else 0.0
-            return {**fetched, **{tp: [_Fetched(batch)] for tp, batch in batches.items() if batch}}
-
-        async def seek_to_committed(self) -> Any:
-            """Until `resume_flow` nothing of `topic` is read: Faust clears its queues between the two."""
-            async with self._positions:
-                self._is_open = False
-                committed = await super().seek_to_committed()
-                # aiokafka leaves these where they are, and what was read and dropped in the rebalance lies before.
-                unknown = [tp for tp, at in committed.items() if tp.topic == topic and not at]
-                if unknown:
-                    await self._thread.seek_to_beginning(*unknown)
-            return committed
-
-        async def seek_wait(self, partitions: Any) -> None:
-            async with self._positions:
-                await super().seek_wait(partitions)
-
-        def resume_flow(self) -> None:
-            self._is_open = True
-            super().resume_flow()
-
-        async def _add_gap(self, tp: Any, offset_from: int, offset_to: int) -> None:
-            """Every message is a gap."""
-
-        def _new_offset(self, tp: Any) -> int | None:
-            done = self._acked[tp]
-            if not done:
-                return None
-            newest = max(done)
-            done.clear()
-            self._acked_index[tp].clear()
-            return int(newest) + 1
-
-    return BatchConsumer
-
-
 def _faust_app(config: TrendingAppConfig, group: str, num_partitions: int) -> Any:
     app: Any = faust.App(
         group,
@@ -372,5 +292,5 @@ def _faust_app(config: TrendingAppConfig, group: str, num_partitions: int) -> An
         broker_session_timeout=6,  # so long a partition of a killed member waits
         broker_heartbeat_interval=1,
     )
-    app.transport.Consumer = _consumer_of_batches(config.interactions)
+    app.transport.Consumer = consumer_of_batches(config.interactions)
     return app

@@ -160,10 +160,6 @@ async def test_windows_that_are_too_old_leave_the_table(
     assert await counted(config) == {(8, 0): 30}
 
 
-@pytest.mark.xfail(
-    reason="Faust may stop fetching when a member joins; StallDetector ends the process then",
-    strict=False,
-)
 async def test_members_share_the_partitions(
     config: TrendingAppConfig, counting: TrendingConfig, tmp_path: Path
 ) -> None:
