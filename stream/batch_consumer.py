@@ -37,7 +37,7 @@ class _Fetched:
         self.serialized_value_size = sum(len(record.value or b"") for record in records)
 
 
-class _BatchConsumer(driver.Consumer):  # type: ignore[misc]  # Faust ships no types
+class _BatchConsumer(driver.Consumer):
     logger = driver.Consumer.logger  # or Faust would log in our name
     topic: str
 
