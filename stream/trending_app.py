@@ -10,6 +10,7 @@ import logging
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -70,6 +71,8 @@ class TrendingApp:
         """What the table holds, ready to be added to."""
         self._next_offsets: dict[int, int] = {}
         """Of each partition, what is counted, once something was."""
+        self._reached: dict[int, int] = {}
+        """The same some seconds ago, but behind what is no event."""
         self._stall = StallDetector(config.stall_after_s)
         self._published: dict[int, tuple[int, float]] = {}
         """Of each partition, the offset it was counted up to and when that was."""
@@ -132,9 +135,9 @@ class TrendingApp:
     def lag_records(self) -> dict[int, int]:
         """Of each partition of ours, the events that are not counted yet; some seconds old."""
         return {
-            partition: max(0, end - self._next_offsets[partition])
+            partition: max(0, end - self._reached[partition])
             for partition, end in self._stall.ends.items()
-            if partition in self._next_offsets
+            if partition in self._reached
         }
 
     async def wait(self) -> None:
@@ -223,14 +226,27 @@ class TrendingApp:
             ours = {tp for tp in self._app.assignor.assigned_actives() if self._is_source(tp)}
             try:
                 ends = await self._app.consumer.highwaters(*ours) if ours else {}
+                self._reached = await self._ask_reached()
             except Exception as error:  # while the broker is away nothing can be said
                 log.warning("cannot ask where the logs end: %r", error)
                 continue
             known = {tp.partition: end for tp, end in ends.items() if end is not None}
-            stalled = self._stall.look(known, self._next_offsets, time.monotonic())
+            stalled = self._stall.look(known, self._reached, time.monotonic())
             if stalled:
                 log.error("partitions %s have events, and nothing is counted", sorted(stalled))
                 await self._app.crash(TimeoutError(f"nothing is counted in {sorted(stalled)}"))
+
+    async def _ask_reached(self) -> dict[int, int]:
+        """Where nothing is in hand, a transaction's marker behind the last event is passed, too."""
+        consumer, reached = self._app.consumer, dict(self._next_offsets)
+        if consumer.unacked:
+            return reached
+        with suppress(TimeoutError):  # a position may be long in coming
+            async with asyncio.timeout(_LOOK_EVERY_S):
+                for tp in self._app.assignor.assigned_actives():
+                    if self._is_source(tp) and tp.partition in reached:
+                        reached[tp.partition] = await consumer.position(tp)
+        return reached
 
     def _is_source(self, tp: Any) -> bool:
         return bool(tp.topic == self._config.interactions)

@@ -47,6 +47,7 @@ async def test_a_consumer_is_closed_while_a_fetch_waits_to_try_again(broker: Run
     logger.addHandler(heard)
     try:
         await asyncio.to_thread(broker.kill)
+        heard.event.clear()
         async with asyncio.timeout(30):
             await heard.event.wait()
         await close_consumer(consumer)
@@ -58,7 +59,6 @@ async def test_a_state_node_ends_without_an_error(broker: RunningKafka, tmp_path
     deployed = Deployment(tmp_path, broker.bootstrap, TOPICS, tmp_path / "no bundle")
     deployed.start("run", "state-node")
     try:
-        wait_for("the node", lambda: deployed.describe_user("nobody") is not None)
         await deployed.produce(views(7, 10))
         wait_for("the events in the state", lambda: deployed.applied() == 10)
         broker.kill()

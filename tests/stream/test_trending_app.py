@@ -176,6 +176,23 @@ async def test_members_share_the_partitions(
     assert await counted(config) == {(7, 0): 90}
 
 
+async def test_a_marker_of_a_transaction_is_no_lag(
+    config: TrendingAppConfig, counting: TrendingConfig
+) -> None:
+    producer = AIOKafkaProducer(
+        bootstrap_servers=config.bootstrap, transactional_id=config.trending
+    )
+    async with running(config, counting) as app:
+        await producer.start()
+        async with producer.transaction():
+            for user in (f"user-{n}" for n in range(30)):
+                event = interaction(user, 7, now_ms()).SerializeToString()
+                await producer.send(config.interactions, event, key=user.encode())
+        await producer.stop()
+        await until_counts(config, {(7, 0): 30})
+        await until(lambda: app.lag_records() == {0: 0, 1: 0, 2: 0})
+
+
 async def test_topics_that_do_not_fit_are_named(
     config: TrendingAppConfig, kafka: RunningKafka, topics: TopicsConfig, tmp_path: Path
 ) -> None:
