@@ -22,6 +22,7 @@ from stream.lease import Lease
 from stream.phases import Phase, Phases
 from stream.progress import Progress
 from stream.start_offset import find_start
+from stream.topic_reader import close_consumer
 
 log = logging.getLogger(__name__)
 
@@ -124,7 +125,7 @@ class InteractionConsumer(ConsumerRebalanceListener):  # type: ignore[misc]  # a
         """Leave the group; idempotent."""
         if self._consumer is not None:
             consumer, self._consumer = self._consumer, None
-            await consumer.stop()
+            await close_consumer(consumer)
         await asyncio.gather(*self._opening)
 
     async def poll(self) -> Poll:

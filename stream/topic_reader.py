@@ -107,4 +107,16 @@ async def _reading(bootstrap: str, topic: str, *subscribed: str) -> AsyncIterato
             f"cannot read {topic!r} from Kafka at {bootstrap}: {error}"
         ) from error
     finally:
+        await close_consumer(consumer)
+
+
+async def close_consumer(consumer: AIOKafkaConsumer) -> None:
+    """Leave the group, if any, and close the connections; also while the broker is away."""
+    try:
         await consumer.stop()
+    except asyncio.CancelledError:
+        task = asyncio.current_task()
+        if task is None or task.cancelling():
+            raise
+        # Nobody cancelled us: aiokafka cancelled a fetch that waits to try again, and stumbled before this.
+        await consumer._client.close()

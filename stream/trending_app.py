@@ -10,14 +10,15 @@ import logging
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import faust
-from faust.transport.drivers import aiokafka as driver
 
 from state.errors import ConfigError
+from stream.batch_consumer import consumer_of_batches
 from stream.decode import Decoder, DecoderConfig, Record
 from stream.errors import StreamError, TopicMismatch, WorkerCrashed
 from stream.topics import describe_cluster
@@ -25,9 +26,6 @@ from stream.trending_counts import PartitionCounts, TrendingConfig, Window
 
 log = logging.getLogger(__name__)
 
-_FEW_RECORDS = 2_000
-_PAUSE_S = 0.5
-"""After a fetch of few records: the value of a window is written once for more of them."""
 _LOOK_EVERY_S = 1.0
 _PUBLISH_ANYWAY_S = 30.0
 """Readers hear so often of a partition in which nothing happens."""
@@ -73,6 +71,8 @@ class TrendingApp:
         """What the table holds, ready to be added to."""
         self._next_offsets: dict[int, int] = {}
         """Of each partition, what is counted, once something was."""
+        self._reached: dict[int, int] = {}
+        """The same some seconds ago, but behind what is no event."""
         self._stall = StallDetector(config.stall_after_s)
         self._published: dict[int, tuple[int, float]] = {}
         """Of each partition, the offset it was counted up to and when that was."""
@@ -135,9 +135,9 @@ class TrendingApp:
     def lag_records(self) -> dict[int, int]:
         """Of each partition of ours, the events that are not counted yet; some seconds old."""
         return {
-            partition: max(0, end - self._next_offsets[partition])
+            partition: max(0, end - self._reached[partition])
             for partition, end in self._stall.ends.items()
-            if partition in self._next_offsets
+            if partition in self._reached
         }
 
     async def wait(self) -> None:
@@ -226,14 +226,27 @@ class TrendingApp:
             ours = {tp for tp in self._app.assignor.assigned_actives() if self._is_source(tp)}
             try:
                 ends = await self._app.consumer.highwaters(*ours) if ours else {}
+                self._reached = await self._ask_reached()
             except Exception as error:  # while the broker is away nothing can be said
                 log.warning("cannot ask where the logs end: %r", error)
                 continue
             known = {tp.partition: end for tp, end in ends.items() if end is not None}
-            stalled = self._stall.look(known, self._next_offsets, time.monotonic())
+            stalled = self._stall.look(known, self._reached, time.monotonic())
             if stalled:
                 log.error("partitions %s have events, and nothing is counted", sorted(stalled))
                 await self._app.crash(TimeoutError(f"nothing is counted in {sorted(stalled)}"))
+
+    async def _ask_reached(self) -> dict[int, int]:
+        """Where nothing is in hand, a transaction's marker behind the last event is passed, too."""
+        consumer, reached = self._app.consumer, dict(self._next_offsets)
+        if consumer.unacked:
+            return reached
+        with suppress(TimeoutError):  # a position may be long in coming
+            async with asyncio.timeout(_LOOK_EVERY_S):
+                for tp in self._app.assignor.assigned_actives():
+                    if self._is_source(tp) and tp.partition in reached:
+                        reached[tp.partition] = await consumer.position(tp)
+        return reached
 
     def _is_source(self, tp: Any) -> bool:
         return bool(tp.topic == self._config.interactions)
@@ -279,61 +292,6 @@ class StallDetector:
         return {p for p, (_, at_s) in since.items() if now_s - at_s >= self._stall_after_s}
 
 
-class _Fetched:
-    """All records that a fetch brought of a partition, in the guise of the last one."""
-
-    headers = ()
-    key = b""
-    checksum = None
-    serialized_key_size = 0
-
-    def __init__(self, records: Sequence[Any]) -> None:
-        last = records[-1]
-        self.topic, self.partition, self.offset = last.topic, last.partition, last.offset
-        self.timestamp, self.timestamp_type = last.timestamp, last.timestamp_type
-        self.value = records
-        self.serialized_value_size = sum(len(record.value or b"") for record in records)
-
-
-def _consumer_of_batches(topic: str) -> type[driver.Consumer]:
-    """Faust's consumer, which hands over what it fetched of `topic` as one message for each partition.
-
-    One stream takes these in order, so the newest one that is done says what to commit, whatever offsets lie between.
-    """
-
-    class BatchConsumer(driver.Consumer):
-        logger = driver.Consumer.logger  # or Faust would log in our name
-
-        async def _getmany(self, active_partitions: Any, timeout: float) -> Any:
-            # A copy: Faust empties its set in a rebalance, and aiokafka takes "none" for "all".
-            wanted = set(active_partitions or ())
-            if not wanted:
-                await asyncio.sleep(_PAUSE_S)
-                return {}
-            fetched = await super()._getmany(wanted, timeout)
-            batches = {tp: records for tp, records in fetched.items() if tp.topic == topic}
-            if batches and sum(map(len, batches.values())) < _FEW_RECORDS:
-                await asyncio.sleep(_PAUSE_S)
-            if self.flow_active and not batches.keys() <= set(active_partitions):
-                # A rebalance came between: Faust drops these records, and would not read them again.
-                await self.perform_seek()
-            return {**fetched, **{tp: [_Fetched(batch)] for tp, batch in batches.items() if batch}}
-
-        async def _add_gap(self, tp: Any, offset_from: int, offset_to: int) -> None:
-            """Every message is a gap."""
-
-        def _new_offset(self, tp: Any) -> int | None:
-            done = self._acked[tp]
-            if not done:
-                return None
-            newest = max(done)
-            done.clear()
-            self._acked_index[tp].clear()
-            return int(newest) + 1
-
-    return BatchConsumer
-
-
 def _faust_app(config: TrendingAppConfig, group: str, num_partitions: int) -> Any:
     app: Any = faust.App(
         group,
@@ -344,10 +302,11 @@ def _faust_app(config: TrendingAppConfig, group: str, num_partitions: int) -> An
         topic_replication_factor=1,
         topic_allow_declare=False,
         topic_disable_leader=True,
+        table_standby_replicas=0,  # what is read of the changelog after a loss is small
         web_enabled=False,
         consumer_auto_offset_reset="earliest",
         broker_session_timeout=6,  # so long a partition of a killed member waits
         broker_heartbeat_interval=1,
     )
-    app.transport.Consumer = _consumer_of_batches(config.interactions)
+    app.transport.Consumer = consumer_of_batches(config.interactions)
     return app

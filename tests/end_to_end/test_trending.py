@@ -1,5 +1,6 @@
 """A burst of events to answers for users of whom nothing is known, through real processes, one of them killed."""
 
+import asyncio
 import subprocess
 import sys
 import time
@@ -8,6 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from aiokafka.admin import AIOKafkaAdminClient
 from rich.progress import Progress
 
 from model.bundle import load_bundle
@@ -151,6 +153,63 @@ async def stop_and_kill(deployed: Deployment) -> None:
         assert time.monotonic() < give_up_at
     deployed.stop()
     assert await counted(deployed) == {7: total}
+
+
+async def test_members_come_and_go_under_a_stream_of_events(
+    kafka: RunningKafka, topics: TopicsConfig, tmp_path: Path
+) -> None:
+    """One joins and leaves, one joins and is killed; every event is counted once, and the first one never ends."""
+    members = []
+    for name in ("first", "second"):
+        (tmp_path / name).mkdir()
+        members.append(Deployment(tmp_path / name, kafka.bootstrap, topics, tmp_path / "no bundle"))
+    first, second = members
+    sent = 0
+
+    async def send_until_there_are(num_members: int) -> None:
+        nonlocal sent
+        async with asyncio.timeout(DEADLINE_S):
+            while await num_members_of(first) != num_members:
+                await first.produce(views(7, 30, number=sent))
+                sent += 30
+
+    try:
+        first.start("run", "trending")
+        await send_until_there_are(1)
+        for leave in (second.stop, lambda: second.kill_role("trending")):
+            second.start("run", "trending")
+            await send_until_there_are(2)
+            await until_counted(first, sent)
+            leave()
+            await send_until_there_are(1)
+            await until_counted(first, sent)
+        second.process = None
+        assert not has_ended(first)
+        first.stop()
+    finally:
+        for member in members:
+            if member.process is not None:
+                member.process.kill()
+            print(member.log.read_text())
+    assert await counted(first) == {7: sent}
+
+
+async def num_members_of(deployed: Deployment) -> int:
+    """As the coordinator says; 0 while they are at odds."""
+    client = AIOKafkaAdminClient(bootstrap_servers=deployed.bootstrap)
+    await client.start()
+    try:
+        [response] = await client.describe_consumer_groups([deployed.topics.trending])
+    finally:
+        await client.close()
+    [(_, _, state, _, _, members, *_)] = response.groups
+    return len(members) if state == "Stable" else 0
+
+
+async def until_counted(deployed: Deployment, total: int) -> None:
+    async with asyncio.timeout(DEADLINE_S):
+        while (await counted(deployed))[7] != total:
+            await asyncio.sleep(0.1)  # between two looks
 
 
 def has_ended(deployed: Deployment) -> bool:

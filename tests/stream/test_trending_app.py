@@ -160,10 +160,6 @@ async def test_windows_that_are_too_old_leave_the_table(
     assert await counted(config) == {(8, 0): 30}
 
 
-@pytest.mark.xfail(
-    reason="Faust may stop fetching when a member joins; StallDetector ends the process then",
-    strict=False,
-)
 async def test_members_share_the_partitions(
     config: TrendingAppConfig, counting: TrendingConfig, tmp_path: Path
 ) -> None:
@@ -178,6 +174,23 @@ async def test_members_share_the_partitions(
         await produce(config, [interaction(user, 7, now_ms(), number=2) for user in users])
         await until_counts(config, {(7, 0): 90})
     assert await counted(config) == {(7, 0): 90}
+
+
+async def test_a_marker_of_a_transaction_is_no_lag(
+    config: TrendingAppConfig, counting: TrendingConfig
+) -> None:
+    producer = AIOKafkaProducer(
+        bootstrap_servers=config.bootstrap, transactional_id=config.trending
+    )
+    async with running(config, counting) as app:
+        await producer.start()
+        async with producer.transaction():
+            for user in (f"user-{n}" for n in range(30)):
+                event = interaction(user, 7, now_ms()).SerializeToString()
+                await producer.send(config.interactions, event, key=user.encode())
+        await producer.stop()
+        await until_counts(config, {(7, 0): 30})
+        await until(lambda: app.lag_records() == {0: 0, 1: 0, 2: 0})
 
 
 async def test_topics_that_do_not_fit_are_named(
