@@ -65,7 +65,9 @@ class OpenVinoEngine:
         inputs = [_filled_up(x_BWH, size, 0), _filled_up(own, size, 1), mask_P]
         inputs += [_filled_up(tensor, size, 0) for tensor in memory.tensors]
         request = self._request(inputs)
-        arrays = [tensor.contiguous().numpy() for tensor in inputs]  # OpenVINO borrows them until it is done
+        arrays = [
+            tensor.contiguous().numpy() for tensor in inputs
+        ]  # OpenVINO borrows them until it is done
         for place, array in enumerate(arrays):
             request.set_input_tensor(place, ov.Tensor(array, shared_memory=True))
         request.infer()
@@ -119,4 +121,3 @@ def _repeated(tensor: Tensor, dim: int, times: int) -> list[int]:
     shape = [-1] * tensor.dim()
     shape[dim] = times
     return shape
-

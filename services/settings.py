@@ -7,6 +7,7 @@ from typing import Any
 
 from model.engine_config import EngineConfig
 from services.batcher import BatchingConfig
+from services.candidate_config import CandidateConfig
 from services.catalogue_config import CatalogueConfig
 from services.credentials import AdminConfig, TlsConfig
 from services.generation import CachesConfig
@@ -82,6 +83,7 @@ class InferenceNodeConfig:
     engine: EngineConfig = field(default_factory=EngineConfig)
     batching: BatchingConfig = field(default_factory=BatchingConfig)
     caches: CachesConfig = field(default_factory=CachesConfig)
+    candidate: CandidateConfig = field(default_factory=CandidateConfig)
 
     def __post_init__(self) -> None:
         """Check addresses and limits."""
@@ -190,6 +192,10 @@ def _read_settings(path: Path) -> Settings:
         settings,
         data_dir=path.parent / settings.data_dir,
         bundle=path.parent / settings.bundle,
+        inference_node=replace(
+            settings.inference_node,
+            candidate=settings.inference_node.candidate.relative_to(path.parent),
+        ),
         checkpoints=settings.checkpoints.relative_to(path.parent),
         tls=settings.tls.relative_to(path.parent),
         admin=settings.admin.relative_to(path.parent),

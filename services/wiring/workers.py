@@ -31,7 +31,7 @@ async def run_compression_worker(settings: Settings, stop: asyncio.Event) -> Non
     bootstrap, config = bootstrap_of(settings), settings.compression_worker
     limit_threads(config.num_threads)
     bundle = load_bundle(settings.bundle)
-    check_history(bundle.history, settings)
+    check_history(bundle, settings)
     await unless_stopped(ensure_topics(bootstrap, settings.topics), stop)
     executor = ThreadPoolExecutor(1, thread_name_prefix="compressor")
     worker = CompressionWorker(
@@ -103,5 +103,5 @@ def bundle_compressor(settings: Settings) -> Compressor:
 
     limit_threads(1)
     bundle = load_bundle(settings.bundle)
-    check_history(bundle.history, settings)
+    check_history(bundle, settings)
     return BundleCompressor(bundle)

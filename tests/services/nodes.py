@@ -199,7 +199,9 @@ async def recommending(
         fake: Any = recommender or FakeRecommender()
         generator = Generator(fake, users, executor)
         running = asyncio.create_task(generator.run())
-        service = RecommenderService(generator, RequestLog(enabled=log_requests))
+        service = RecommenderService(
+            lambda _: contextlib.nullcontext(generator), RequestLog(enabled=log_requests)
+        )
         add_RecommenderServiceServicer_to_server(service, server.server)
         address = await server.start()
         await server.set_serving(True)
