@@ -30,7 +30,7 @@ _OPTIONS = [
 _STOP_GRACE_S = 5.0
 
 PROTECTED_SERVICES = frozenset(
-    f"gemstream.v1.{name}" for name in ("AdminService", "BundleService", "CatalogueService")
+    f"gemstream.v1.{name}Service" for name in ("Admin", "Bundle", "Catalogue", "Rollout")
 )
 """Where a token is configured, their calls need it."""
 

@@ -41,14 +41,17 @@ async def run_compression_worker(settings: Settings, stop: asyncio.Event) -> Non
         config.max_chunks,
         credentials=client_credentials(settings.tls),
     )
+    name = "compression-worker-candidate" if config.only_rollout else "compression-worker"
     app = CompressionApp(
         CompressionAppConfig(
             bootstrap=bootstrap,
-            data_dir=settings.data_dir / "compression-worker",
+            data_dir=settings.data_dir / name,
             group=config.group,
             topic=settings.topics.compression_jobs,
             max_batch=config.max_batch,
             batch_within_s=config.batch_within_s,
+            bundle_version=bundle.version,
+            only_rollout=config.only_rollout,
         ),
         worker.compress,
     )
