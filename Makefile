@@ -31,7 +31,7 @@ format: setup  ## Rewrite the code in the project's style
 	@$(VENV)/bin/ruff check --fix .
 	@$(VENV)/bin/ruff format .
 
-bench: setup  ## Measure: make bench NAME=ingest|recommend|soak|training|tokenizer [QUICK=1] [ARGS=...]
+bench: setup  ## Measure: make bench NAME=ingest|recommend|compression|soak|training|tokenizer|catalogue|trending|backfill|quality [QUICK=1] [ARGS=...]
 	@$(VENV)/bin/uv pip install --quiet --python $(PY) -c constraints.txt --group bench
 	@$(PY) -m bench.$(NAME) $(if $(QUICK),--quick) $(ARGS)
 

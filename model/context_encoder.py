@@ -4,16 +4,21 @@ Sealed chunks are encoded once, the summary's tokens once per summary, recent in
 state version. Shapes: M mid-term interactions, K selected, N keys, L blocks, H width, A heads, C = H / A, G I indexer keys.
 """
 
+import copy
 from collections.abc import Sequence
+from typing import TypeVar
 
 import torch
-from torch import Tensor
-from torch.nn import functional
+from torch import Tensor, nn
 
 from model.bundle import Bundle
-from model.decoder import DecoderBlock
+from model.decoder import Context
+from model.engine import DTYPES
+from model.engine_config import Precision
 from model.features import to_tensors
-from model.fused_decoder import FusedDecoder, Memory, additive, project
+from model.fused_decoder import EPSILON, FusedDecoder
+from model.layers import Segment
+from model.primer import Primer
 from model.user_context import Reused, SealedChunks, UserContext
 from state.interaction import Rows
 from state.item_statistics import ItemStatistics, empty_statistics, merge_statistics, statistics_of
@@ -25,13 +30,16 @@ from state.user_delta import UserSegments
 class ContextEncoder:
     """Encodes users for one bundle. Not thread-safe with others that change its bundle's network; nobody does."""
 
-    def __init__(self, bundle: Bundle, fused: FusedDecoder) -> None:
-        """`fused` holds the network's decoder."""
-        self._network = bundle.network
+    def __init__(self, bundle: Bundle, fused: FusedDecoder, precision: Precision = "fp32") -> None:
+        """`fused` holds the network's decoder; `precision` is of matrix products, what is kept is float32."""
+        network, dtype = bundle.network, DTYPES[precision]
+        self._network = network
         self._history = bundle.history
         self._version = bundle.version
-        self._fused = fused
-        self._blocks: list[DecoderBlock] = list(bundle.network.decoder.blocks)  # type: ignore[arg-type]
+        self._dtype = dtype
+        self._recent = _in_precision(network.recent, dtype)
+        self._mid_term = _in_precision(network.mid_term, dtype)
+        self._primer = Primer(bundle, fused, precision)
 
     @torch.inference_mode()
     def encode(
@@ -52,13 +60,15 @@ class ContextEncoder:
             older = previous.older_statistics
         else:
             older = _merged([self._summary_statistics(user.summary), *sealed.statistics.values()])
-        memory, bos_1H = self._prime(sealed, user.tail, lifecycle)
+        newest = self._newest(user.tail)
+        memory, bos_1H = self._primer.prime(sealed, newest, lifecycle)
         taken = set(sealed.positions) & set(previous.sealed.positions if previous else ())
         has_summary = int(lifecycle is not None)
         context = UserContext(
             user=user,
             sealed=sealed,
             lifecycle=lifecycle,
+            newest=newest,
             older_statistics=older,
             statistics=merge_statistics(older, statistics_of(user.tail)),
             memory=memory,
@@ -69,6 +79,16 @@ class ContextEncoder:
             chunks_encoded=len(sealed.positions) - len(taken),
             summary=has_summary * same_summary,
             summary_encoded=has_summary * (not same_summary),
+        )
+
+    @torch.inference_mode()
+    def as_context(self, context: UserContext) -> Context:
+        """The same for the plain decoder: what all its interactions were encoded to."""
+        mid_term = torch.cat([context.sealed.vectors, context.newest[0]])
+        return Context(
+            recent=_all_real(context.newest[1]),
+            mid_term=_all_real(mid_term),
+            lifecycle=self._encoded_summary(context.user.summary),
         )
 
     def _sealed(self, user: UserSegments, previous: SealedChunks | None) -> SealedChunks:
@@ -88,13 +108,13 @@ class ContextEncoder:
                     previous.positions[i]: previous.statistics[previous.positions[i]] for i in kept
                 }
         for position in new:
-            vectors_NH = self._mid_term(user.chunks[position])
+            vectors_NH = self._encode_chunks(user.chunks[position])
             vectors.append(vectors_NH)
-            keys.append(self._indexer_keys(vectors_NH))
+            keys.append(self._primer.indexer_keys(vectors_NH))
             statistics[position] = statistics_of(user.chunks[position])
         if not vectors:
             nothing_NH = torch.zeros(0, width)
-            return SealedChunks((), nothing_NH, self._indexer_keys(nothing_NH), {})
+            return SealedChunks((), nothing_NH, self._primer.indexer_keys(nothing_NH), {})
         return SealedChunks(positions, torch.cat(vectors), torch.cat(keys, 1), statistics)
 
     def _vectors(self, rows: Rows) -> Tensor:
@@ -103,15 +123,11 @@ class ContextEncoder:
         vectors: Tensor = self._network.features(items.unsqueeze())
         return vectors
 
-    def _mid_term(self, rows: Rows) -> Tensor:
+    def _encode_chunks(self, rows: Rows) -> Tensor:
         """[N, H]: rows that begin with a chunk, encoded."""
         mask = torch.ones(1, len(rows), dtype=torch.bool)
-        vectors: Tensor = self._network.mid_term(self._vectors(rows), mask).vectors
-        return vectors[0]
-
-    def _indexer_keys(self, vectors_NH: Tensor) -> Tensor:
-        """Of every block, [L, N, G I]."""
-        return torch.stack([block.indexer.keys(vectors_NH) for block in self._blocks])
+        encoded: Segment = self._mid_term(self._vectors(rows).to(self._dtype), mask)
+        return encoded.vectors[0].float()
 
     def _own(self, summary: Summary | None) -> Summary | None:
         """A summary means something under the bundle that it was made for alone."""
@@ -127,90 +143,27 @@ class ContextEncoder:
         )
 
     def _lifecycle(self, summary: Summary | None) -> Tensor | None:
+        encoded = self._encoded_summary(summary)
+        return self._primer.project_lifecycle(encoded.vectors) if encoded.present else None
+
+    def _encoded_summary(self, summary: Summary | None) -> Segment:
         own = self._own(summary)
         if own is None:
-            return None
+            return _all_real(torch.zeros(0, self._network.config.layer.width))
         tokens_1EH = torch.from_numpy(own.tokens.copy())[None]
-        encoded = self._network.lifecycle.encode(tokens_1EH, torch.ones(1, dtype=torch.bool))
-        return torch.stack(
-            [project(block.lifecycle.attention, encoded.vectors) for block in self._blocks], 1
-        )
+        return self._network.lifecycle.encode(tokens_1EH, torch.ones(1, dtype=torch.bool))
 
-    def _prime(
-        self, sealed: SealedChunks, tail: Rows, lifecycle: Tensor | None
-    ) -> tuple[Memory, Tensor]:
-        """BOS through all blocks: it selects what all codes of the request attend to. Returns its final state, too."""
-        network, config = self._network, self._network.config
+    def _newest(self, tail: Rows) -> tuple[Tensor, Tensor]:
+        """The open chunk's mid-term interactions and the recent ones, encoded: [M', H] and [R, H]."""
         num_open = max(0, len(tail) - self._history.recent_len)
-        open_rows, recent_rows = tail[:num_open], tail[num_open:]
-        open_NH = self._mid_term(open_rows)
-        open_keys_LNI = self._indexer_keys(open_NH)
-        recent = network.recent(
-            self._vectors(recent_rows), torch.ones(1, len(recent_rows), dtype=torch.bool)
-        )
-        num_mid_term = len(sealed.vectors) + len(open_NH)
-        sizes = (self._history.recent_len, config.mid_term.top_k, config.lifecycle.num_queries)
-        counts = (
-            len(recent_rows),
-            min(num_mid_term, config.mid_term.top_k),
-            0 if lifecycle is None else lifecycle.shape[4],
-        )
-        masks = tuple(
-            additive(torch.arange(size) < count)[None]
-            for size, count in zip(sizes, counts, strict=True)
-        )
-        present_1S = torch.tensor([[float(count > 0) for count in counts]])
-        x_11H = network.bos_H[None, None]
-        kept, streams = [], []
-        for i, block in enumerate(self._blocks):
-            own = project(block.self_attention, block.self_norm(x_11H))
-            kept.append(own[:, :, :, 0])
-            x_11H = x_11H + block.self_attention.out(own[:, 1, :, 0].flatten(1))[:, None]
-            keys_MI = (sealed.indexer_keys[i], open_keys_LNI[i])
-            selected_KH = self._select(block, x_11H, keys_MI, (sealed.vectors, open_NH))
-            of_block = [
-                _padded(project(block.recent.attention, recent.vectors), sizes[0]),
-                _padded(project(block.mid_term.attention, selected_KH[None]), sizes[1]),
-                self._lifecycle_of_block(lifecycle, i, sizes[2]),
-            ]
-            x_11H = self._fused.fused_blocks()[i].attend_to_streams(
-                x_11H, of_block, masks, present_1S
-            )
-            streams.append(of_block)
-        joined = [torch.stack(parts, 1) for parts in zip(*streams, strict=True)]
-        memory = Memory(
-            torch.stack(kept, 1),
-            (joined[0], joined[1], joined[2]),
-            (masks[0], masks[1], masks[2]),
-            present_1S,
-        )
-        return memory, self._fused.normed(x_11H)[:, 0]
+        rows = tail[num_open:]
+        real = torch.ones(1, len(rows), dtype=torch.bool)
+        recent: Segment = self._recent(self._vectors(rows).to(self._dtype), real)
+        return self._encode_chunks(tail[:num_open]), recent.vectors[0].float()
 
-    def _select(
-        self, block: DecoderBlock, x_11H: Tensor, keys: Sequence[Tensor], vectors: Sequence[Tensor]
-    ) -> Tensor:
-        """[K, H]: the interactions that the block's indexer picks; all where there are no more than top-k."""
-        top_k = block.indexer.config.top_k
-        if sum(map(len, vectors)) <= top_k:
-            return torch.cat(list(vectors))
-        query = block.indexer_query(x_11H[:, 0])
-        scores_M = torch.cat([block.indexer.score(query, part[None])[0] for part in keys])
-        chosen_K = scores_M.topk(top_k).indices
-        num_sealed = len(vectors[0])
-        if not num_sealed:
-            return vectors[1][chosen_K]
-        from_sealed = vectors[0][chosen_K.clamp(max=num_sealed - 1)]
-        if not len(vectors[1]):
-            return from_sealed
-        from_open = vectors[1][(chosen_K - num_sealed).clamp(min=0)]
-        return torch.where((chosen_K < num_sealed)[:, None], from_sealed, from_open)
 
-    def _lifecycle_of_block(self, lifecycle: Tensor | None, block: int, size: int) -> Tensor:
-        if lifecycle is not None:
-            return _padded(lifecycle[:, block], size)
-        layer = self._network.config.layer
-        heads = layer.num_heads
-        return torch.zeros(1, 2, heads, size, layer.width // heads)
+def _all_real(vectors_NH: Tensor) -> Segment:
+    return Segment(vectors_NH[None], torch.ones(1, len(vectors_NH), dtype=torch.bool))
 
 
 def _comparable(one: UserSegments, other: UserSegments) -> bool:
@@ -229,6 +182,13 @@ def _merged(parts: Sequence[ItemStatistics]) -> ItemStatistics:
     return merged
 
 
-def _padded(projected: Tensor, size: int) -> Tensor:
-    """[B, 2, A, N, C] to N = `size`."""
-    return functional.pad(projected, (0, 0, 0, size - projected.shape[3]))
+Module = TypeVar("Module", bound=nn.Module)
+
+
+def _in_precision(module: Module, dtype: torch.dtype) -> Module:
+    """A copy; norms keep float32's epsilon, as bfloat16's own would be felt."""
+    copied = copy.deepcopy(module)
+    for part in copied.modules():
+        if isinstance(part, nn.RMSNorm):
+            part.eps = EPSILON
+    return copied.to(dtype)

@@ -15,6 +15,8 @@ class Engine(Protocol):
     """Runs one step of decoding. Not thread-safe: one thread generates."""
 
     name: str
+    precision: Precision
+    """Of its matrix products."""
 
     def step(
         self, x_BWH: Tensor, own: Tensor, mask_P: Tensor, memory: Memory
@@ -29,6 +31,7 @@ class TorchEngine:
     def __init__(self, fused: FusedDecoder, precision: Precision = "fp32") -> None:
         """In bf16 weights are copied once, and inputs at every step."""
         self.name = f"torch {precision}"
+        self.precision = precision
         self._dtype = DTYPES[precision]
         self._fused = fused if precision == "fp32" else fused.copied_to(self._dtype)
 

@@ -1,9 +1,8 @@
-"""The decoder's step compiled by OpenVINO for fixed sizes. The only file that knows OpenVINO.
+"""The decoder's step compiled by OpenVINO for fixed sizes; model/openvino_graph.py builds what is compiled.
 
 Shapes: B contexts, W beams, P codes of a sequence from BOS on, H width, L blocks, A heads, C = H / A.
 """
 
-import warnings
 from typing import Any
 
 import numpy as np
@@ -14,15 +13,19 @@ from torch import Tensor
 from model.engine import TorchEngine
 from model.engine_config import Precision
 from model.fused_decoder import FusedDecoder, Memory
+from model.openvino_graph import build_graph
 
 _BATCHES = (1, 2, 4, 8)
 """Batches are filled up to the next of these; larger ones go through in parts."""
+_WIDER = 4
+"""How much wider the second of the two compiled numbers of beams is: what a search repeats with that found too little."""
 
 
 class OpenVinoEngine:
-    """Compiled once per batch size for one number of beams; anything else goes through PyTorch.
+    """Compiled once per size: batches of `_BATCHES`, beams of the usual number and of four times as many.
 
-    Weights are packed per compiled size, so that each costs about their size in memory.
+    What lies between is filled up, more beams go through PyTorch. Weights are packed per compiled size, so that each costs
+    about their size in memory.
     """
 
     def __init__(
@@ -30,16 +33,16 @@ class OpenVinoEngine:
     ) -> None:
         """Nothing is compiled before the first step of a size; see `prepare`."""
         self.name = f"openvino {precision}"
+        self.precision = precision
         self._fused = fused
         self._plain = TorchEngine(fused)
-        self._beam_width = beam_width
+        self._widths = (beam_width, _WIDER * beam_width)
         self._settings: dict[str, Any] = {
             "INFERENCE_PRECISION_HINT": {"fp32": "f32", "bf16": "bf16"}[precision],
             "INFERENCE_NUM_THREADS": num_threads,
             "PERFORMANCE_HINT": "LATENCY",
         }
         self._core = ov.Core()
-        self._model: ov.Model | None = None
         self._requests: dict[tuple[int, ...], ov.InferRequest] = {}
 
     @staticmethod
@@ -52,8 +55,9 @@ class OpenVinoEngine:
     ) -> tuple[Tensor, Tensor]:
         """As FusedDecoder.forward."""
         batch, width, _ = x_BWH.shape
-        if width != self._beam_width:
+        if width > self._widths[-1]:
             return self._plain.step(x_BWH, own, mask_P, memory)
+        wide = next(wide for wide in self._widths if wide >= width)
         most = _BATCHES[-1]
         if batch > most:
             parts = [slice(i, i + most) for i in range(0, batch, most)]
@@ -62,6 +66,7 @@ class OpenVinoEngine:
             ]
             return torch.cat([states for states, _ in done]), torch.cat([k for _, k in done], 1)
         size = next(size for size in _BATCHES if size >= batch)
+        x_BWH, own = _filled_up(x_BWH, wide, 1), _filled_up(own, wide, 2)
         inputs = [_filled_up(x_BWH, size, 0), _filled_up(own, size, 1), mask_P]
         inputs += [_filled_up(tensor, size, 0) for tensor in memory.tensors]
         request = self._request(inputs)
@@ -74,38 +79,16 @@ class OpenVinoEngine:
         states, key_value = (
             torch.from_numpy(np.array(request.get_output_tensor(i).data)) for i in range(2)
         )
-        return states[:batch], key_value[:, :batch]
+        return states[:batch, :width], key_value[:, :batch, :width]
 
     def _request(self, inputs: list[Tensor]) -> ov.InferRequest:
         """Of the model compiled for these sizes."""
         key = tuple(inputs[0].shape)
         if key not in self._requests:
-            if self._model is None:
-                self._model = _converted(self._fused, inputs)
-            shapes = {place: list(tensor.shape) for place, tensor in enumerate(inputs)}
-            self._model.reshape(shapes)
-            compiled = self._core.compile_model(self._model, "CPU", self._settings)
+            graph = build_graph(self._fused, [tensor.shape for tensor in inputs])
+            compiled = self._core.compile_model(graph, "CPU", self._settings)
             self._requests[key] = compiled.create_infer_request()
         return self._requests[key]
-
-
-def _converted(fused: FusedDecoder, inputs: list[Tensor]) -> ov.Model:
-    """For any number of contexts; the other sizes are those of `inputs`."""
-    batch_dims = [0, 1, None, *[0] * (len(inputs) - 3)]
-    examples = [
-        tensor.clone() if dim is None else torch.cat([tensor.narrow(dim, 0, 1)] * 2, dim)
-        for tensor, dim in zip(inputs, batch_dims, strict=True)
-    ]
-    batch = torch.export.Dim("batch", min=2, max=_BATCHES[-1])
-    shapes = [None if dim is None else {dim: batch} for dim in batch_dims]
-    # torch.export and OpenVINO's reader of it call parts of PyTorch that warn of their age.
-    with warnings.catch_warnings(), torch.inference_mode(False), torch.no_grad():
-        warnings.simplefilter("ignore")
-        copies = tuple(torch.from_numpy(np.array(example.numpy())) for example in examples)
-        exported = torch.export.export(
-            fused, copies, dynamic_shapes=(*shapes[:3], tuple(shapes[3:]))
-        )
-        return ov.convert_model(exported)
 
 
 def _filled_up(tensor: Tensor, size: int, dim: int) -> Tensor:

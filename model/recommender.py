@@ -18,17 +18,16 @@ from model.engine import Engine, TorchEngine
 from model.errors import ModelConfigError
 from model.explain import explain
 from model.fused_decoder import FusedDecoder, Memory
+from model.primer import empty_memory
 from model.query import Explanation, ItemIds, Mask, Query, Recommended
 from model.ranking import rank_items
 from model.repeat_features import repeat_candidates
 from model.repeats import RepeatEvidence, RepeatMixture
 from model.scorer import Scorer
 from model.user_context import Reused, UserContext
-from model.whole_context import whole_context
-from state.interaction import empty_rows
 from state.segments import HistoryConfig
 from state.user_delta import UserSegments, split_state
-from state.user_state import UserMeta, UserState
+from state.user_state import UserState
 
 _WIDENING = 4
 """How much wider the next search is when exclusions left too few items."""
@@ -89,16 +88,12 @@ class Recommender:
             )
         self.bundle = bundle
         fused = FusedDecoder(bundle.network.decoder).eval()
-        self._encoder = ContextEncoder(bundle, fused)
-        self._engine = engine(fused, self._nobody().memory, max(0, bundle.network.num_levels - 2))
+        self._engine = engine(fused, empty_memory(bundle), max(0, bundle.network.num_levels - 2))
+        self._encoder = ContextEncoder(bundle, fused, self._engine.precision)
         self.beam_width = beam_width
         self._max_per_first_code, self._exact = max_per_first_code, exact
         self.view = CatalogueView.of(bundle.catalogue, bundle.trie)
         """What is searched; a request reads it once. Replaced whole by `swap`, from any thread."""
-
-    def _nobody(self) -> UserContext:
-        """The context of a user without any history."""
-        return self.encode_state(UserState("", UserMeta(), empty_rows(), None))
 
     @property
     def bundle_version(self) -> str:
@@ -246,11 +241,10 @@ class Recommender:
         self, context: UserContext, query: Query, found: Sequence[Recommended]
     ) -> list[Explanation]:
         """What each item of the answer to `query` came from; one more pass of the decoder over its SIDs."""
-        state, view = context.user.state, self.view
+        view, mid_term = self.view, context.user.state.mid_term(self.history)
         mixture = self._request(0, context, query, view).mixture
-        mid_term = state.mid_term(self.history)
         bundle = replace(self.bundle, catalogue=view.catalogue, trie=view.trie)
-        return explain(bundle, whole_context(bundle, state), mid_term, mixture, found)
+        return explain(bundle, self._encoder.as_context(context), mid_term, mixture, found)
 
 
 def _diverse(

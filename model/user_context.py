@@ -49,6 +49,8 @@ class UserContext:
     sealed: SealedChunks
     lifecycle: Tensor | None
     """[1, L, 2, A, E, C]: keys and values of the summary's tokens; None without a summary of this bundle."""
+    newest: tuple[Tensor, Tensor]
+    """[M', H] of the open chunk's mid-term interactions, [R, H] of the recent ones; encoded."""
     older_statistics: ItemStatistics
     """Of the summary and the sealed chunks."""
     statistics: ItemStatistics
@@ -68,7 +70,12 @@ class UserContext:
     @property
     def num_bytes(self) -> int:
         """About what it occupies."""
-        tensors = [self.sealed.vectors, self.sealed.indexer_keys, *self.memory.tensors]
+        tensors = [
+            self.sealed.vectors,
+            self.sealed.indexer_keys,
+            *self.newest,
+            *self.memory.tensors,
+        ]
         parts = [*self.sealed.statistics.values(), self.older_statistics, self.statistics]
         statistics = sum(part.items.nbytes for part in parts)
         rows = self.user.tail.nbytes + sum(chunk.nbytes for chunk in self.user.chunks.values())

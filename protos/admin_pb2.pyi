@@ -95,7 +95,7 @@ class DescribeStoreRequest(_message.Message):
     def __init__(self) -> None: ...
 
 class StoreDescription(_message.Message):
-    __slots__ = ("partitions", "disk_bytes", "dirty_users", "counters", "recent_len", "mid_term_len", "chunk_len", "max_history")
+    __slots__ = ("partitions", "disk_bytes", "dirty_users", "counters", "recent_len", "mid_term_len", "chunk_len", "max_history", "resting_users", "oldest_dirty_s")
     class CountersEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -111,6 +111,8 @@ class StoreDescription(_message.Message):
     MID_TERM_LEN_FIELD_NUMBER: _ClassVar[int]
     CHUNK_LEN_FIELD_NUMBER: _ClassVar[int]
     MAX_HISTORY_FIELD_NUMBER: _ClassVar[int]
+    RESTING_USERS_FIELD_NUMBER: _ClassVar[int]
+    OLDEST_DIRTY_S_FIELD_NUMBER: _ClassVar[int]
     partitions: _containers.RepeatedCompositeFieldContainer[PartitionDescription]
     disk_bytes: int
     dirty_users: int
@@ -119,7 +121,9 @@ class StoreDescription(_message.Message):
     mid_term_len: int
     chunk_len: int
     max_history: int
-    def __init__(self, partitions: _Optional[_Iterable[_Union[PartitionDescription, _Mapping]]] = ..., disk_bytes: _Optional[int] = ..., dirty_users: _Optional[int] = ..., counters: _Optional[_Mapping[str, int]] = ..., recent_len: _Optional[int] = ..., mid_term_len: _Optional[int] = ..., chunk_len: _Optional[int] = ..., max_history: _Optional[int] = ...) -> None: ...
+    resting_users: int
+    oldest_dirty_s: float
+    def __init__(self, partitions: _Optional[_Iterable[_Union[PartitionDescription, _Mapping]]] = ..., disk_bytes: _Optional[int] = ..., dirty_users: _Optional[int] = ..., counters: _Optional[_Mapping[str, int]] = ..., recent_len: _Optional[int] = ..., mid_term_len: _Optional[int] = ..., chunk_len: _Optional[int] = ..., max_history: _Optional[int] = ..., resting_users: _Optional[int] = ..., oldest_dirty_s: _Optional[float] = ...) -> None: ...
 
 class PartitionDescription(_message.Message):
     __slots__ = ("partition", "next_offset", "users", "owned", "end_offset", "phase", "holes", "lag_records", "lag_s", "checkpoint", "checkpoint_failures")

@@ -20,6 +20,7 @@ from state.interaction import check_item_id, check_user_id
 from state.partition_stores import PartitionStores
 from state.user_store import UserStore
 from stream.errors import StreamError
+from stream.owed_summaries import Backlog
 from stream.phases import Phase
 from stream.progress import PartitionProgress
 from stream.topics import partition_of
@@ -62,6 +63,8 @@ class NodeView:
     """Puts a request to forget one item of a user into the log; returns its offset. Raises StreamError."""
     checkpoints: Checkpointer | None = None
     """None where no checkpoints are kept."""
+    backlog: Callable[[], Backlog | None] = lambda: None
+    """Of compression; None while not known."""
 
 
 class AdminService(admin_pb2_grpc.AdminServiceServicer):
@@ -182,6 +185,7 @@ class AdminService(admin_pb2_grpc.AdminServiceServicer):
     def _describe_store(self) -> admin_pb2.StoreDescription:
         node, history = self._node, self._node.stores.history
         stores = [node.stores.get(partition) for partition in node.stores.partitions()]
+        backlog = node.backlog()
         return admin_pb2.StoreDescription(
             partitions=[self._describe_partition(store) for store in stores],
             disk_bytes=sum(store.database.disk_bytes() for store in stores),
@@ -191,6 +195,8 @@ class AdminService(admin_pb2_grpc.AdminServiceServicer):
             mid_term_len=history.mid_term_len,
             chunk_len=history.chunk_len,
             max_history=history.max_history,
+            resting_users=backlog.resting if backlog else 0,
+            oldest_dirty_s=backlog.oldest_s if backlog else None,
         )
 
     def _describe_partition(self, store: UserStore) -> admin_pb2.PartitionDescription:

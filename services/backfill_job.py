@@ -9,8 +9,6 @@ from dataclasses import dataclass, field
 from hashlib import sha256
 from pathlib import Path
 
-import pyarrow.parquet
-
 from services.backfill_shards import (
     Interactions,
     Sharding,
@@ -28,6 +26,7 @@ from state import keys
 from state.backfill_manifest import BackfillManifest, Content
 from state.backfill_repository import stored_file
 from state.errors import InvalidInteraction
+from state.event_log import LogPart, event_log_parts
 from state.head_codec import decode_head
 from state.key_value_store import Family, KeyValueStore
 from state.sorted_files import write_sorted_file
@@ -36,7 +35,11 @@ from state.user_records import by_user
 from state.user_store import UserStore
 
 ROWS_PER_SHARD = 1_000_000
-"""What one task holds in memory at a time, on average; some 300 bytes each."""
+"""What a task that folds holds in memory at a time, on average; some 300 bytes each."""
+ROWS_PER_READING_TASK = 4_000_000
+"""Of which it holds 56 bytes each, and 500 of those in the part at hand."""
+_READ_ROWS = 500_000
+_READING_TASKS = 64
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,7 +52,8 @@ class BackfillPlan:
     bundle_version: str | None
     """None: no summaries."""
     created_at_ms: int
-    files: tuple[Path, ...] = ()
+    reading: tuple[tuple[LogPart, ...], ...] = ()
+    """What each reading task reads, in the order of the files."""
     num_buckets: int = 1
     partitions: tuple[int, ...] = ()
     """Those that are not there yet."""
@@ -98,14 +102,15 @@ def plan_histories(
     name = _name("histories", settings, bundle_version, made_of)
     wanted = range(settings.topics.num_partitions)
     there = _there(settings, name)
-    rows_per_partition = sum(map(_estimate_rows, files)) / settings.topics.num_partitions
+    parts = [part for path in files for part in event_log_parts(path, _READ_ROWS)]
+    rows_per_partition = sum(part.num_rows for part in parts) / settings.topics.num_partitions
     return BackfillPlan(
         name=name,
         content="histories",
         settings=settings,
         bundle_version=bundle_version,
         created_at_ms=time.time_ns() // 1_000_000,
-        files=files,
+        reading=_reading_tasks(parts),
         num_buckets=1 + int(rows_per_partition / ROWS_PER_SHARD),
         partitions=tuple(each for each in wanted if each not in there),
         num_there=len(there),
@@ -255,13 +260,19 @@ def _name(content: Content, settings: Settings, bundle_version: str | None, made
     return f"{content}-{sha256(repr(about).encode()).hexdigest()[:16]}"
 
 
-def _estimate_rows(path: Path) -> int:
-    if path.suffix == ".parquet":
-        try:
-            return int(pyarrow.parquet.read_metadata(path).num_rows)
-        except (pyarrow.ArrowException, OSError) as error:
-            raise InvalidInteraction(f"{path}: cannot be read: {error}") from error
-    return path.stat().st_size // 32
+def _reading_tasks(parts: Sequence[LogPart]) -> tuple[tuple[LogPart, ...], ...]:
+    """Neighbours together: enough tasks for many processors, and few enough that shards are no crumbs."""
+    total = sum(part.num_rows for part in parts)
+    rows_per_task = min(ROWS_PER_READING_TASK, 1 + total // _READING_TASKS)
+    tasks: list[list[LogPart]] = []
+    num_rows = rows_per_task
+    for part in parts:
+        if num_rows >= rows_per_task:
+            tasks.append([])
+            num_rows = 0
+        tasks[-1].append(part)
+        num_rows += part.num_rows
+    return tuple(map(tuple, tasks))
 
 
 @contextmanager

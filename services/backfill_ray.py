@@ -2,13 +2,13 @@
 
 import logging
 import os
+import secrets
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any
 
 from services.backfill_job import BackfillPlan, Made, make_histories, make_summaries
-from services.backfill_shards import Interactions, split_file
+from services.backfill_shards import Interactions, split_parts
 from services.errors import ServiceError
 
 OnStep = Callable[[str, int, int], None]
@@ -49,7 +49,10 @@ def run_plan(
 def _cluster(address: str | None, num_cpus: int | None) -> Iterator[Any]:
     # Ray would report to its makers otherwise.
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
-    os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
+    if address is None:
+        # Ray's ports are open to whoever reaches this machine: a token of this run's guards them.
+        os.environ.setdefault("RAY_AUTH_MODE", "token")
+        os.environ.setdefault("RAY_AUTH_TOKEN", secrets.token_hex(32))
     try:
         import ray
     except ImportError as error:
@@ -73,26 +76,27 @@ def _cluster(address: str | None, num_cpus: int | None) -> Iterator[Any]:
 def _make_histories(ray: Any, plan: BackfillPlan, on_step: OnStep) -> Made:
     """Files to shards in Ray's object store, which spills to disk what memory does not hold; then partitions."""
     num_returns = 1 + len(plan.wanted_shards())
-    split = ray.remote(num_cpus=1, num_returns=num_returns)(_split_file)
-    # Returned objects: a number first, since one return value alone would come unpacked.
-    results = [split.remote(plan, path) for path in plan.files]
-    _wait(ray, [of_file[0] for of_file in results], "reading files", on_step)
+    split = ray.remote(num_cpus=1, num_returns=num_returns)(_split)
+    shared = ray.put(plan)
+    results = [split.remote(shared, number) for number in range(len(plan.reading))]
+    _wait(ray, [of_task[0] for of_task in results], "reading histories", on_step)
     make = ray.remote(num_cpus=1)(_make_partition)
     pending = []
     for rank, partition in enumerate(plan.partitions):
         first = 1 + rank * plan.num_buckets
         shards = [
-            [of_file[shard] for of_file in results]
+            [of_task[shard] for of_task in results]
             for shard in range(first, first + plan.num_buckets)
         ]
-        pending.append(make.remote(plan, partition, shards))
+        pending.append(make.remote(shared, partition, shards))
     del results
     return _gather(ray, pending, on_step)
 
 
 def _make_summaries(ray: Any, plan: BackfillPlan, on_step: OnStep) -> Made:
     make = ray.remote(num_cpus=1)(make_summaries)
-    return _gather(ray, [make.remote(plan, each) for each in plan.partitions], on_step)
+    shared = ray.put(plan)
+    return _gather(ray, [make.remote(shared, each) for each in plan.partitions], on_step)
 
 
 def _gather(ray: Any, pending: Sequence[Any], on_step: OnStep) -> Made:
@@ -113,9 +117,9 @@ def _wait(ray: Any, pending: Sequence[Any], what: str, on_step: OnStep) -> list[
     return results
 
 
-def _split_file(plan: BackfillPlan, path: Path) -> tuple[int | Interactions, ...]:
-    """The number of rows, then the interactions of each wanted shard."""
-    shards = split_file(path, plan.sharding, plan.wanted_shards())
+def _split(plan: BackfillPlan, number: int) -> tuple[int | Interactions, ...]:
+    """The number of rows, by which the driver sees that it is done, then the interactions of each wanted shard."""
+    shards = split_parts(plan.reading[number], plan.sharding, plan.wanted_shards())
     return sum(len(each.rows) for each in shards), *shards
 
 

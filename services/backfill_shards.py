@@ -13,7 +13,7 @@ from services.compression_worker import Compressor
 from state import keys
 from state.arrivals import Applied, Arrivals, Position
 from state.chunk_codec import decode_rows
-from state.event_log import EventLog, read_event_log_parts
+from state.event_log import EventLog, LogPart, read_event_log_part
 from state.interaction import Rows, join_rows
 from state.key_value_store import Family, KeyValueStore, MemoryStore
 from state.segments import HistoryConfig
@@ -21,7 +21,6 @@ from state.sorted_files import write_sorted_file
 from state.user_store import UserStore
 from stream.topics import partition_of
 
-_READ_ROWS = 500_000
 _ROWS_AT_ONCE = 1 << 23
 """Below what one poll may bring."""
 _ALL_CHUNKS = 1 << 30
@@ -60,19 +59,21 @@ class Sharding:
         return partition_of(user_id, self.num_partitions) * self.num_buckets + bucket
 
 
-def split_file(path: Path, sharding: Sharding, wanted: Sequence[int]) -> list[Interactions]:
-    """The interactions of a file by shard, for the `wanted` shards. Raises InvalidInteraction."""
-    parts: dict[int, list[Interactions]] = {shard: [] for shard in wanted}
-    for log in read_event_log_parts(path, _READ_ROWS):
-        shards = np.array([sharding.shard_of(user_id) for user_id in log.user_ids], np.int64)
-        of_row = shards[log.user_index] if len(log.rows) else np.empty(0, np.int64)
+def split_parts(
+    log_parts: Sequence[LogPart], sharding: Sharding, wanted: Sequence[int]
+) -> list[Interactions]:
+    """The interactions of these parts by shard, for the `wanted` shards. Raises InvalidInteraction."""
+    shards: dict[int, list[Interactions]] = {shard: [] for shard in wanted}
+    for log in map(read_event_log_part, log_parts):
+        of_user = np.array([sharding.shard_of(user_id) for user_id in log.user_ids], np.int64)
+        of_row = of_user[log.user_index]
         order = np.argsort(of_row, kind="stable")
         starts = np.searchsorted(of_row[order], np.arange(sharding.num_shards + 1))
         for shard in wanted:
             chosen = order[starts[shard] : starts[shard + 1]]
             if len(chosen):
-                parts[shard].append(_chosen(log, chosen))
-    return [join_interactions(parts[shard]) for shard in wanted]
+                shards[shard].append(_chosen(log, chosen))
+    return [join_interactions(shards[shard]) for shard in wanted]
 
 
 def _chosen(log: EventLog, chosen: npt.NDArray[np.int64]) -> Interactions:

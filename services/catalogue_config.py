@@ -12,7 +12,7 @@ class CatalogueConfig:
     refresh_interval_s: float = 1.0
     """Pause between two builds of the catalogue; removals do not wait for it."""
     start_timeout_s: float = 60.0
-    """How long a node that starts waits for all of the topic before it serves without the rest."""
+    """A node that starts waits for all of the topic; after so long without progress it serves without the rest."""
     keep_versions: int = 32
     """How many versions a node keeps, the one it serves included, to go back to."""
 

@@ -87,17 +87,27 @@ class CatalogueFollower:
             await asyncio.gather(*tasks, return_exceptions=True)
 
     async def wait_until_caught_up(self) -> None:
-        """Return when all is served that was in the topic at the start, or with a warning when that takes too long."""
-        try:
-            async with asyncio.timeout(self._config.start_timeout_s):
-                await self._caught_up.wait()
-        except TimeoutError:
+        """Return when all is served that was in the topic at the start, or with a warning when that does not go on."""
+        if not await self._caught_up_in_time():
             log.warning(
-                "the catalogue's topic is not read to its end after %.0f s (catalogue.start_timeout_s); serving "
-                "version %d, items that were removed may be among it",
+                "the catalogue's topic is not read to its end, and nothing came for %.0f s (catalogue.start_timeout_s); "
+                "serving version %d, items that were removed may be among it",
                 self._config.start_timeout_s,
                 self.version.number,
             )
+
+    async def _caught_up_in_time(self) -> bool:
+        """False after `start_timeout_s` in which nothing was read or built."""
+        while True:
+            before = self.live.next_offset
+            try:
+                async with asyncio.timeout(self._config.start_timeout_s):
+                    await self._caught_up.wait()
+            except TimeoutError:
+                if not self._building.locked() and self.live.next_offset == before:
+                    return False
+            else:
+                return True
 
     async def roll_back(self) -> CatalogueVersion:
         """Serve the version before and hold there. Raises NotFound when none is kept."""
@@ -161,11 +171,7 @@ class CatalogueFollower:
             self._unreadable.popitem(last=False)
 
     async def _refresh(self) -> None:
-        try:
-            async with asyncio.timeout(self._config.start_timeout_s):
-                await self._caught_up.wait()
-        except TimeoutError:
-            pass  # wait_until_caught_up says so
+        await self._caught_up_in_time()
         swept_s = time.monotonic()
         while True:
             try:

@@ -53,7 +53,9 @@ class SeenItemsCache:
         seen = await self._users.read_seen(user_id, entry.known if entry else None)
         if seen is not None and entry is not None and seen.start != seen.first_position:
             if seen.first_position == entry.first_position:
-                item_ids = np.union1d(entry.item_ids, seen.item_ids)
+                item_ids = entry.item_ids
+                if len(seen.item_ids):
+                    item_ids = np.union1d(item_ids, seen.item_ids)
                 return self._keep(user_id, replace(seen, item_ids=item_ids))
             seen = await self._users.read_seen(user_id)  # the oldest chunks left the history
         if seen is None:

@@ -5,6 +5,8 @@ A record in the store says how far each backfill was taken, so that it is taken 
 
 import json
 import logging
+import threading
+from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import islice
@@ -60,7 +62,7 @@ def decode_progress(data: bytes) -> Progress:
 
 
 class BackfillIntake:
-    """Takes what the repository has for partitions of one node; not for one partition twice at a time."""
+    """Takes what the repository has for the partitions of one node. Thread-safe."""
 
     def __init__(
         self,
@@ -77,21 +79,24 @@ class BackfillIntake:
         self._num_partitions = num_partitions
         self._open_database = open_database
         self._unusable: set[tuple[str, int]] = set()
+        # A partition that left and came back meanwhile waits here until the first taking sees its store closed.
+        self._taking = defaultdict[int, threading.Lock](threading.Lock)
 
     def take_new(self, store: UserStore) -> list[BackfillManifest]:
         """Take every backfill of the store's partition that was not taken yet, oldest first; returns them.
 
-        One that cannot be used, or a repository that cannot be reached, is logged: it stops nobody. Raises StoreError.
+        One that cannot be used, or a repository that cannot be reached, is logged: it stops nobody. Raises StoreError, StoreClosed.
         """
-        try:
-            manifests = self._new_manifests(store)
-        except RepositoryUnavailable as error:
-            log.warning("partition %d: no backfill was looked for: %s", store.partition, error)
-            return []
-        taken = [each for each in manifests if self._take_or_log(store, each)]
-        if taken:
-            store.change_bundles(walk_again)
-        return taken
+        with self._taking[store.partition]:
+            try:
+                manifests = self._new_manifests(store)
+            except RepositoryUnavailable as error:
+                log.warning("partition %d: no backfill was looked for: %s", store.partition, error)
+                return []
+            taken = [each for each in manifests if self._take_or_log(store, each)]
+            if taken:
+                store.change_bundles(walk_again)
+            return taken
 
     def _new_manifests(self, store: UserStore) -> list[BackfillManifest]:
         done = {

@@ -31,6 +31,7 @@ _REQUIRED = ("user_id", "item_id", "event_time_ms")
 _OPTIONAL_NUMBERS = ("author_id", "tag", "play_time_ms", "duration_ms")
 _TEXTS = ("user_id", "event_id", "kinds")
 _MAX_BYTES_PER_CHARACTER = 4
+_CSV_BYTES_PER_ROW = 32
 _KNOWN = {*_REQUIRED, *_OPTIONAL_NUMBERS, "event_id", "kinds"}
 
 
@@ -56,29 +57,59 @@ def read_event_log(path: Path) -> EventLog:
     return _event_log(path, _read_table(path))
 
 
-def read_event_log_parts(path: Path, max_rows: int) -> Iterator[EventLog]:
-    """Read `path` in parts of at most `max_rows`, each by itself in event-time order.
+@dataclass(frozen=True)
+class LogPart:
+    """What is read of a file at a time."""
+
+    path: Path
+    num_rows: int
+    """Of a CSV file an estimate."""
+    row_groups: tuple[int, ...] | None = None
+    """Of a Parquet file; None: the whole file."""
+
+
+def event_log_parts(path: Path, max_rows: int) -> list[LogPart]:
+    """`path` in parts of at most `max_rows`, as far as its row groups allow; nothing but its metadata is read.
 
     Only a Parquet file that gives every event's id comes in parts: an id that is derived counts occurrences in the whole
-    file. Raises as `read_event_log` does.
+    file. Raises InvalidInteraction when the file cannot be read.
     """
-    if path.suffix != ".parquet" or not _gives_event_ids(path):
-        yield read_event_log(path)
-        return
-    with _at_fault(f"{path}: cannot be read"), pyarrow.parquet.ParquetFile(path) as file:
-        batches = file.iter_batches(max_rows)
-        while (batch := next(batches, None)) is not None:
-            yield _event_log(path, pa.Table.from_batches([batch]))
+    if path.suffix != ".parquet":
+        return [LogPart(path, path.stat().st_size // _CSV_BYTES_PER_ROW)]
+    with _at_fault(f"{path}: cannot be read"):
+        metadata = pyarrow.parquet.read_metadata(path)
+    groups = [metadata.row_group(number) for number in range(metadata.num_row_groups)]
+    if not all(map(_gives_event_ids, groups)):
+        return [LogPart(path, metadata.num_rows)]
+    parts: list[LogPart] = []
+    for number, group in enumerate(groups):
+        if parts and parts[-1].num_rows + group.num_rows <= max_rows:
+            last = parts.pop()
+            numbers, num_rows = (*(last.row_groups or ()), number), last.num_rows + group.num_rows
+        else:
+            numbers, num_rows = (number,), group.num_rows
+        parts.append(LogPart(path, num_rows, numbers))
+    return parts
 
 
-def _gives_event_ids(path: Path) -> bool:
-    if not path.is_file():
-        return False
-    with _at_fault(f"{path}: cannot be read"), pyarrow.parquet.ParquetFile(path) as file:
-        if "event_id" not in file.schema_arrow.names:
-            return False
-        batches = file.iter_batches(columns=["event_id"])
-        return all(not batch.column(0).null_count for batch in batches)
+def _gives_event_ids(group: pyarrow.parquet.RowGroupMetaData) -> bool:
+    columns = [group.column(number) for number in range(group.num_columns)]
+    return any(
+        column.path_in_schema == "event_id"
+        and column.statistics is not None
+        and column.statistics.null_count == 0
+        for column in columns
+    )
+
+
+def read_event_log_part(part: LogPart) -> EventLog:
+    """One part, by itself in event-time order. Raises as `read_event_log` does."""
+    if part.row_groups is None:
+        return read_event_log(part.path)
+    fault = _at_fault(f"{part.path}: cannot be read")
+    with fault, pyarrow.parquet.ParquetFile(part.path) as file:
+        table = file.read_row_groups(part.row_groups)
+    return _event_log(part.path, table)
 
 
 def _event_log(path: Path, table: pa.Table) -> EventLog:
@@ -165,22 +196,23 @@ def _kinds(path: Path, table: pa.Table) -> list[int]:
 
 def _users(path: Path, table: pa.Table) -> tuple[list[str], npt.NDArray[np.int64]]:
     """Distinct users, and per row the index of its own."""
-    indices: dict[str, int] = {}
-    user_index = np.empty(table.num_rows, np.int64)
-    for row, user_id in enumerate(_texts(path, table, "user_id")):
-        known = None if user_id is None else indices.get(user_id)
-        if known is None:
-            _check_text(path, row, check_user_id, user_id or "")
-            known = indices[user_id or ""] = len(indices)
-        user_index[row] = known
-    return list(indices), user_index
+    texts = _texts(path, table, "user_id")
+    user_ids = []
+    for text in dict.fromkeys(texts):
+        _check_text(path, texts, text, check_user_id)
+        user_ids.append(text or "")
+    indices: dict[str | None, int] = dict(zip(user_ids, range(len(user_ids)), strict=True))
+    return user_ids, np.fromiter(map(indices.__getitem__, texts), np.int64, len(texts))
 
 
-def _check_text(path: Path, row: int, check: Callable[[str], None], text: str) -> None:
+def _check_text(
+    path: Path, texts: list[str | None], text: str | None, check: Callable[[str], None]
+) -> None:
+    """`check` one of the `texts` of a column; the error names the first row that has it."""
     try:
-        check(text)
+        check(text or "")
     except InvalidInteraction as error:
-        raise InvalidInteraction(f"{path}: row {row}: {error}") from error
+        raise InvalidInteraction(f"{path}: row {texts.index(text)}: {error}") from error
 
 
 def _kind_mask(path: Path, text: str) -> int:
@@ -198,11 +230,14 @@ def _event_ids(path: Path, table: pa.Table, derived: Iterator[str]) -> list[str]
     """The file's own where it has them, derived ones elsewhere."""
     if "event_id" not in table.column_names:
         return list(derived)
-    ids = []
-    for row, (own, other) in enumerate(zip(_texts(path, table, "event_id"), derived, strict=True)):
-        _check_text(path, row, check_event_id, own or other)
-        ids.append(own or other)
-    return ids
+    texts = _texts(path, table, "event_id")
+    longest = max(map(len, filter(None, texts)), default=0)
+    if longest * _MAX_BYTES_PER_CHARACTER > MAX_EVENT_ID_BYTES:
+        for text in filter(None, texts):
+            _check_text(path, texts, text, check_event_id)
+    if all(texts):
+        return [text for text in texts if text]
+    return [own or other for own, other in zip(texts, derived, strict=True)]
 
 
 def _derived_event_ids(

@@ -28,7 +28,7 @@ log = logging.getLogger(__name__)
 _FEW_RECORDS = 2_000
 _PAUSE_S = 0.5
 """After a fetch of few records: the value of a window is written once for more of them."""
-_LOOK_EVERY_S = 5.0
+_LOOK_EVERY_S = 1.0
 _PUBLISH_ANYWAY_S = 30.0
 """Readers hear so often of a partition in which nothing happens."""
 
@@ -43,7 +43,7 @@ class TrendingAppConfig:
     counts: str = "trending-counts"
     """The changelog of the table; as many partitions as `interactions`."""
     trending: str = "trending"
-    stall_after_s: float = 120.0
+    stall_after_s: float = 20.0
     """A partition that has events and is not counted for so long ends the app."""
 
     def __post_init__(self) -> None:
@@ -101,7 +101,7 @@ class TrendingApp:
         self._table = faust.Table(
             app,
             name="counts",
-            window=faust.TumblingWindow(self._counting.window_s),  # without an end: see `_take`
+            window=faust.TumblingWindow(self._counting.window_s),  # without an end: see `_count`
             value_type=bytes,
             changelog_topic=changelog,
             partitions=num_partitions,
@@ -172,7 +172,10 @@ class TrendingApp:
         self._published.clear()
         for (partition, (start_s, _)), value in list(self._table.items()):
             if partition in ours:
-                self._counts[partition].windows[round(start_s * 1_000)] = Window.decode(value)
+                try:
+                    self._counts[partition].windows[round(start_s * 1_000)] = Window.decode(value)
+                except StreamError as error:
+                    log.warning("a window of partition %d is lost: %s", partition, error)
 
     async def _take(self, stream: Any) -> None:
         """Faust would restart an agent that fails, and commit all the same: a process that ends is better."""
@@ -185,16 +188,20 @@ class TrendingApp:
             raise
 
     async def _count(self, partition: int, records: Sequence[Record]) -> None:
+        counts = self._counts.get(partition)
+        if counts is None:  # fetched before a rebalance took the partition away
+            return
         decoded = self._decoder.decode(partition, records)
         arrivals, now_ms = decoded.arrivals, self._now_ms()
-        counts = self._counts[partition]
         next_offset = arrivals.position.next_offset
         changed = counts.add(arrivals.rows, arrivals.offsets, next_offset, now_ms)
         for start_ms in changed:
             self._table[self._key(partition, start_ms)] = counts.windows[start_ms].encode()
         # Faust's own expiry keeps every write in memory until then, and leaves what it drops in the changelog.
         for start_ms in counts.expire(now_ms):
-            self._table.pop(self._key(partition, start_ms), None)
+            key = self._key(partition, start_ms)
+            if key in self._table:
+                del self._table[key]
         await self._app.producer.flush()  # what is committed must be counted
         self._next_offsets[partition] = next_offset
         self.counters["events"] += len(arrivals.rows)
@@ -241,7 +248,7 @@ class TrendingApp:
         sent = await self._trending.send(
             key=str(partition).encode(), value=record.SerializeToString()
         )
-        await sent
+        await asyncio.shield(sent)  # Faust stumbles over a message that is cancelled
         self._published[partition] = next_offset, now_s
         self.counters["published"] += 1
 
@@ -295,11 +302,21 @@ def _consumer_of_batches(topic: str) -> type[driver.Consumer]:
     """
 
     class BatchConsumer(driver.Consumer):
+        logger = driver.Consumer.logger  # or Faust would log in our name
+
         async def _getmany(self, active_partitions: Any, timeout: float) -> Any:
-            fetched = await super()._getmany(active_partitions, timeout)
+            # A copy: Faust empties its set in a rebalance, and aiokafka takes "none" for "all".
+            wanted = set(active_partitions or ())
+            if not wanted:
+                await asyncio.sleep(_PAUSE_S)
+                return {}
+            fetched = await super()._getmany(wanted, timeout)
             batches = {tp: records for tp, records in fetched.items() if tp.topic == topic}
             if batches and sum(map(len, batches.values())) < _FEW_RECORDS:
                 await asyncio.sleep(_PAUSE_S)
+            if self.flow_active and not batches.keys() <= set(active_partitions):
+                # A rebalance came between: Faust drops these records, and would not read them again.
+                await self.perform_seek()
             return {**fetched, **{tp: [_Fetched(batch)] for tp, batch in batches.items() if batch}}
 
         async def _add_gap(self, tp: Any, offset_from: int, offset_to: int) -> None:
@@ -329,7 +346,7 @@ def _faust_app(config: TrendingAppConfig, group: str, num_partitions: int) -> An
         topic_disable_leader=True,
         web_enabled=False,
         consumer_auto_offset_reset="earliest",
-        broker_session_timeout=10,
+        broker_session_timeout=6,  # so long a partition of a killed member waits
         broker_heartbeat_interval=1,
     )
     app.transport.Consumer = _consumer_of_batches(config.interactions)

@@ -20,6 +20,9 @@ from stream.errors import StreamError
 MAX_PAIRS_PER_WINDOW = 50_000
 """The lightest pairs of a window beyond it are forgotten: a value must fit into a record of 1 MB."""
 
+MAX_PUBLISHED = 40_000
+"""Pairs of a published record, likewise."""
+
 _Ids = npt.NDArray[np.uint64]
 _Tags = npt.NDArray[np.uint32]
 _Counts = npt.NDArray[np.int64]
@@ -59,6 +62,11 @@ class TrendingConfig:
         for name in ("max_items", "max_items_per_tag", "max_tags", "min_weight"):
             if getattr(self, name) < 0:
                 raise ConfigError(f"{name} is {getattr(self, name)}; it must be at least 0")
+        most = self.max_items + self.max_items_per_tag * self.max_tags
+        if most > MAX_PUBLISHED:
+            raise ConfigError(
+                f"max_items + max_items_per_tag * max_tags is {most}; a record holds at most {MAX_PUBLISHED} items"
+            )
 
 
 @dataclass(frozen=True)

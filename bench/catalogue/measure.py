@@ -8,7 +8,8 @@ import statistics
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -113,33 +114,42 @@ def _requests(bundle: Bundle, live: LiveCatalogue, load_s: float) -> dict[str, f
     recommender.swap(live.view)
     recommender.recommend(user, query)
 
-    def ask(times: list[float], until: Callable[[], bool]) -> None:
-        while not until():
+    def ask(times: list[float], done: threading.Event) -> None:
+        while not done.is_set():
             times.append(_timed(lambda: recommender.recommend(user, query)))
 
     rest: list[float] = []
-    give_up_at = time.monotonic() + load_s
-    ask(rest, lambda: time.monotonic() > give_up_at)
     loaded: list[float] = []
-    done = threading.Event()
-    asking = threading.Thread(target=ask, args=(loaded, done.is_set))
-    asking.start()
+    with _running(ask, rest):
+        time.sleep(load_s)
     swaps, give_up_at = 0, time.monotonic() + load_s
-    while time.monotonic() < give_up_at or not swaps:
-        live.hear(make_offers(bundle, 100, 3 * _FIRST_NEW + 100 * swaps).items(), 1)
-        batch = live.take()
-        assert batch is not None
-        live.publish(live.build(batch))
-        recommender.swap(live.view)
-        swaps += 1
-        time.sleep(CatalogueConfig().refresh_interval_s)
-    done.set()
-    asking.join()
+    with _running(ask, loaded):
+        while time.monotonic() < give_up_at or not swaps:
+            live.hear(make_offers(bundle, 100, 3 * _FIRST_NEW + 100 * swaps).items(), 1)
+            batch = live.take()
+            assert batch is not None
+            live.publish(live.build(batch))
+            recommender.swap(live.view)
+            swaps += 1
+            time.sleep(CatalogueConfig().refresh_interval_s)
     figures: dict[str, float] = {"swaps": swaps, "answered_meanwhile": len(loaded)}
     for name, times in (("rest", rest), ("swapping", loaded)):
         figures[f"{name}_p50_ms"] = 1e3 * float(np.percentile(times, 50))
         figures[f"{name}_p99_ms"] = 1e3 * float(np.percentile(times, 99))
     return figures
+
+
+@contextmanager
+def _running(
+    ask: Callable[[list[float], threading.Event], None], times: list[float]
+) -> Iterator[None]:
+    """`ask` in a thread while the block runs."""
+    done = threading.Event()
+    asking = threading.Thread(target=ask, args=(times, done))
+    asking.start()
+    yield
+    done.set()
+    asking.join()
 
 
 def _median(rounds: int, run: Callable[[], object]) -> float:

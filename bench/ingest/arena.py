@@ -51,6 +51,8 @@ class Arena:
             interactions=f"{name}-events",
             dead_letters=f"{name}-dead",
             compression_jobs=f"{name}-jobs",
+            trending=f"{name}-trending",
+            trending_counts=f"{name}-counts",
         )
         asyncio.run(ensure_topics(self.bootstrap, topics))
         return topics

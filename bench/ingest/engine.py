@@ -14,6 +14,7 @@ ENGINES = {
     "faust": "bench.ingest.rivals:faust_table",
     "quix": "bench.ingest.rivals:quix",
     "gemstream": "bench.ingest.node:gemstream",
+    "trending": "bench.trending.engine:count",
     "gemstream-shares": "bench.ingest.shares:gemstream",
     "gemstream-delays": "bench.ingest.delays:gemstream",
     "gemstream-reads": "bench.ingest.reads:gemstream",

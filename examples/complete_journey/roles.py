@@ -46,6 +46,7 @@ def deployment(settings: str, bundle: Path, console: Console) -> Iterator[Deploy
             f'[state_node]\nlisten = "{state}"\nmetrics_listen = "127.0.0.1:0"\n'
             f'[inference_node]\nlisten = "{recommender}"\n'
             'metrics_listen = "127.0.0.1:0"\n[compression_worker]\nmetrics_listen = "127.0.0.1:0"\n'
+            '[trending]\nmetrics_listen = "127.0.0.1:0"\n'
         )
         stack.enter_context(_roles(config, kafka.bootstrap, directory / "roles.log"))
         with console.status("starting the roles"):

@@ -40,7 +40,7 @@ def stats(
         return
     users = sum(partition.users for partition in store.partitions)
     print_table(
-        f"{users} users, {bytes_text(store.disk_bytes)} on disk, {store.dirty_users} owed a summary; "
+        f"{users} users, {bytes_text(store.disk_bytes)} on disk, {_backlog(store)}; "
         f"recent {store.recent_len}, mid-term up to {store.mid_term_len}, chunks of {store.chunk_len}",
         [
             "partition",
@@ -73,6 +73,15 @@ def stats(
         ["count", "of"],
         [(store.counters[name], name) for name in sorted(store.counters)],
     )
+
+
+def _backlog(store: admin_pb2.StoreDescription) -> str:
+    text = f"{store.dirty_users} owed a summary"
+    if store.dirty_users > store.resting_users and store.HasField("oldest_dirty_s"):
+        text += f", the oldest for {store.oldest_dirty_s:.0f} s"
+    if store.resting_users:
+        text += f", {store.resting_users} failed too often (`gemstream dlq list`)"
+    return text
 
 
 def _last_checkpoint(partition: admin_pb2.PartitionDescription) -> str:

@@ -136,6 +136,7 @@ def _state_node(settings: Settings, bootstrap: str) -> StateNode:
         partial(send_deletion, producer, topics.interactions),
         partial(send_forget, producer, topics.interactions),
         checkpoints,
+        dispatcher.backlog,
     )
     service = StateService(stores, topics.num_partitions, consumer.served, dispatcher)
     add_StateServiceServicer_to_server(service, server.server)

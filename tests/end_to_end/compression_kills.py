@@ -29,7 +29,7 @@ from stream.topics import TopicsConfig
 from tests.end_to_end.processes import Deployment
 from tests.state.builders import START_MS
 
-NUM_USERS, NUM_ITEMS, MAX_WORKERS = 16, 60, 3
+NUM_ITEMS, MAX_WORKERS = 60, 3
 SETTLED_WITHIN_S = 120.0
 
 
@@ -74,10 +74,12 @@ class Chaos:
     """Everything that runs, and what may happen to it."""
 
     def __init__(
-        self, directory: Path, broker: RunningKafka, topics: TopicsConfig, bundle: Path, seed: int
+        self, directory: Path, broker: RunningKafka, bundle: Path, num_users: int, seed: int
     ) -> None:
+        """Nothing runs but the broker. No history grows past max_history where there are enough users."""
         self.broker = broker
-        self.topics = topics
+        self.topics = TopicsConfig(num_partitions=3)
+        self.num_users = num_users
         self.random = random.Random(seed)
         self.happened: Counter[str] = Counter()
         self.num_events = 0
@@ -143,7 +145,7 @@ class Chaos:
             events.append(
                 Interaction(
                     event_id=str(self.num_events),
-                    user_id=f"user-{self.random.randrange(NUM_USERS)}",
+                    user_id=f"user-{self.random.randrange(self.num_users)}",
                     item_id=self.random.randint(1, NUM_ITEMS),
                     event_time_ms=START_MS + self.num_events * 60_000,
                 )
@@ -194,7 +196,7 @@ class Chaos:
 
     def _forget(self) -> None:
         """A history is rewritten, whatever is being compressed."""
-        user, item = self.random.randrange(NUM_USERS), self.random.randint(1, NUM_ITEMS)
+        user, item = self.random.randrange(self.num_users), self.random.randint(1, NUM_ITEMS)
 
         async def send() -> None:
             async with Producer(self.broker.bootstrap) as producer:

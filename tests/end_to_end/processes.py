@@ -1,4 +1,4 @@
-"""Real processes of the three roles, as an operator would run them."""
+"""Real processes of the roles, as an operator would run them."""
 
 import os
 import signal

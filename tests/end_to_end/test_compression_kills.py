@@ -20,14 +20,14 @@ from state.inspection import users_of
 from state.keys import user_prefix
 from state.user_records import read_chunks, scan_user
 from state.user_store import UserStore
-from stream.topics import TopicsConfig
-from tests.end_to_end.compression_kills import NUM_USERS, Chaos
+from tests.end_to_end.compression_kills import Chaos
 from tests.end_to_end.test_main_job import stores_of
 from tests.model.worlds import SMALL, make_event_log
 
 pytestmark = [pytest.mark.broker, pytest.mark.slow]
 
 KILLS_S = float(os.environ.get("GEMSTREAM_KILLS_S", "40"))
+NUM_USERS = max(16, int(KILLS_S / 4))
 
 
 @pytest.fixture
@@ -36,7 +36,7 @@ def chaos(tmp_path: Path) -> Iterator[Chaos]:
     broker = start_kafka(tmp_path / "kafka")
     seed = int.from_bytes(os.urandom(4))
     print(f"seed {seed}")
-    chaos = Chaos(tmp_path, broker, TopicsConfig(num_partitions=3), tmp_path / "bundle", seed)
+    chaos = Chaos(tmp_path, broker, tmp_path / "bundle", NUM_USERS, seed)
     yield chaos
     chaos.stop()
     broker.stop()

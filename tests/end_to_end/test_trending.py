@@ -60,7 +60,7 @@ async def counted(deployed: Deployment) -> Counter[int]:
     async for record in read_topic(deployed.bootstrap, deployed.topics.trending_counts):
         newest[record.partition, record.key] = record.value
     totals: Counter[int] = Counter()
-    for value in newest.values():
+    for value in filter(None, newest.values()):
         pairs = Window.decode(value).pairs
         totals.update(dict(zip(pairs.item_ids.tolist(), pairs.weights.tolist(), strict=True)))
     return totals
@@ -116,7 +116,20 @@ async def test_a_burst_reaches_strangers_and_a_kill_changes_no_count(
     assert await counted(deployed) == {rare: 40, rarer: 30, 999_999: 40, known: 50}
 
 
-async def test_the_role_alone_goes_on_where_it_was(deployed: Deployment) -> None:
+async def test_the_role_alone_goes_on_where_it_was(
+    kafka: RunningKafka, topics: TopicsConfig, tmp_path: Path
+) -> None:
+    deployed = Deployment(tmp_path, kafka.bootstrap, topics, tmp_path / "no bundle")
+    try:
+        await stop_and_kill(deployed)
+    finally:
+        if deployed.process is not None:
+            deployed.process.kill()
+            print(deployed.log.read_text())
+
+
+async def stop_and_kill(deployed: Deployment) -> None:
+    """Every event that was ever sent is counted in the end, and once."""
     total = 0
     for number in range(3):
         deployed.start("run", "trending")

@@ -10,10 +10,10 @@ from model.query import Mask, Query
 from model.ranking import rank_items
 from model.repeat_features import repeat_candidates
 from model.repeats import RepeatMixture
-from model.whole_context import whole_context
 from state.item_statistics import ItemStatistics, merge_statistics, statistics_of
 from state.item_statistics_codec import decode_statistics
 from state.user_state import UserState
+from tests.model.whole_context import whole_context
 
 
 def plain_statistics(bundle: Bundle, state: UserState) -> ItemStatistics:

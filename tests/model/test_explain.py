@@ -16,13 +16,13 @@ from model.network import Network
 from model.query import ItemFilter, Query
 from model.recommender import Recommender
 from model.user_context import UserContext
-from model.whole_context import whole_context
 from state.interaction import empty_rows
 from state.summary import Summary
 from state.user_delta import split_state
 from state.user_state import UserState
 from tests.model.plain_context import plain_mixture
 from tests.model.test_recommender import state_of
+from tests.model.whole_context import whole_context
 from tests.model.worlds import START_MS, make_rows
 
 

@@ -12,11 +12,11 @@ from model.compression import Compressor
 from model.errors import ModelConfigError
 from model.query import ItemFilter, Query
 from model.recommender import Recommender
-from model.whole_context import whole_context
 from state.interaction import DISLIKE_MASK, Rows, empty_rows
 from state.summary import Summary
 from state.user_state import UserMeta, UserState
 from tests.model.plain_context import plain_mixture
+from tests.model.whole_context import whole_context
 from tests.model.worlds import HOUR_MS, START_MS, make_rows
 
 

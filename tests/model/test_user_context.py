@@ -22,12 +22,12 @@ from model.query import ItemFilter, Query
 from model.recommender import Recommender
 from model.scorer import Scorer
 from model.user_context import Reused, UserContext
-from model.whole_context import whole_context
 from state.chunk_codec import decode_rows
 from state.key_value_store import MemoryStore
 from state.user_delta import UserSegments, apply_delta, decode_delta
 from state.user_store import UserStore
 from tests.model.plain_context import plain_answer
+from tests.model.whole_context import whole_context
 from tests.model.worlds import NUM_ITEMS
 from tests.state.builders import arrive, make_rows
 from tests.state.test_forget import Entry, arrivals_of

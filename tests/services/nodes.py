@@ -32,6 +32,7 @@ from state.summary import Summary
 from state.user_delta import UserSegments
 from state.user_state import UserState
 from state.user_store import UserStore
+from stream.owed_summaries import Backlog
 from stream.phases import Phase
 from stream.progress import PartitionProgress
 from stream.topics import partition_of
@@ -123,6 +124,7 @@ class FakeOwner:
             self.delete,
             self.forget,
             self.checkpoints,
+            lambda: Backlog(users=1, resting=1, oldest_s=2.5),
         )
         add_StateServiceServicer_to_server(service, server.server)
         add_AdminServiceServicer_to_server(AdminService(node), server.server)

@@ -22,7 +22,7 @@ from services.backfill_job import (
     plan_summaries,
 )
 from services.backfill_ray import run_plan
-from services.backfill_shards import Sharding, compress_users, split_file
+from services.backfill_shards import Sharding, compress_users, split_parts
 from services.errors import NotFound, SettingsError
 from services.settings import Settings, load_settings
 from services.wiring.stores import backfill_repository, checkpoint_restorer, database_opener
@@ -31,7 +31,7 @@ from state.arrivals import Arrivals, Deletion, Position
 from state.backfill_intake import BackfillIntake
 from state.checkpoints import CheckpointWriter
 from state.errors import InvalidInteraction, RepositoryUnavailable
-from state.event_log import EventLog, read_event_log
+from state.event_log import EventLog, LogPart, event_log_parts, read_event_log
 from state.interaction import empty_rows
 from state.key_value_store import Family, MemoryStore
 from state.store_check import check_store
@@ -92,7 +92,7 @@ def write_log(path: Path, log: EventLog, chosen: Sequence[int], *, with_ids: boo
 def make(plan: BackfillPlan) -> Made:
     """As services/backfill_ray.py, one task after the other."""
     made = Made()
-    split = [split_file(path, plan.sharding, plan.wanted_shards()) for path in plan.files]
+    split = [split_parts(parts, plan.sharding, plan.wanted_shards()) for parts in plan.reading]
     for rank, partition in enumerate(plan.partitions):
         if plan.content == "summaries":
             made.add(make_summaries(plan, partition))
@@ -238,16 +238,19 @@ def test_summaries_of_a_checkpoint_reach_users_that_are_still_the_same(
         store.close()
 
 
-def test_a_file_with_ids_is_read_in_parts(histories: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_file_with_ids_is_read_in_parts(histories: Path, tmp_path: Path) -> None:
     sharding, shards = Sharding(NUM_PARTITIONS, 2), range(6)
-    for name in ("a.parquet", "c.parquet"):
-        whole = split_file(histories / name, sharding, shards)
-        with monkeypatch.context() as patch:
-            patch.setattr("services.backfill_shards._READ_ROWS", 70)
-            parts = split_file(histories / name, sharding, shards)
-        for one, other in zip(whole, parts, strict=True):
-            assert sorted(one.user_ids) == sorted(other.user_ids)
-            assert np.array_equal(np.sort(one.rows), np.sort(other.rows))
+    table = pyarrow.parquet.read_table(histories / "a.parquet")
+    with_ids, without = tmp_path / "with.parquet", tmp_path / "without.parquet"
+    pyarrow.parquet.write_table(table, with_ids, row_group_size=100)
+    pyarrow.parquet.write_table(table.drop_columns("event_id"), without, row_group_size=100)
+    parts = event_log_parts(with_ids, 250)
+    assert [part.num_rows for part in parts] == [200, 200, 200]
+    assert [part.num_rows for part in event_log_parts(without, 250)] == [600]
+    whole = split_parts([LogPart(with_ids, 600)], sharding, shards)
+    for one, other in zip(whole, split_parts(parts, sharding, shards), strict=True):
+        assert sorted(one.user_ids) == sorted(other.user_ids)
+        assert np.array_equal(np.sort(one.rows), np.sort(other.rows))
 
 
 def test_mistakes_are_named(ours: Settings, config: Path, histories: Path, tmp_path: Path) -> None:

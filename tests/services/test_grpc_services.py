@@ -248,6 +248,7 @@ async def test_admin_describes_users_and_store() -> None:
     assert sum(partition.users for partition in store.partitions) == 1
     assert store.counters["late"] == 2
     assert store.dirty_users == 1
+    assert (store.resting_users, store.oldest_dirty_s) == (1, 2.5)
     assert caught.value.code() is grpc.StatusCode.NOT_FOUND
 
 
