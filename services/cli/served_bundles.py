@@ -112,21 +112,23 @@ def _each(
 
 
 def _show(address: str, served: bundle_pb2.ServedBundles) -> None:
-    bundles = [("primary", served.primary)]
+    bundles = {"primary": served.primary}
     if served.HasField("candidate"):
-        bundles.append(("candidate", served.candidate))
-    print_table(
-        f"Bundles at {address}",
-        ["", "bundle", "users", "answers", "degraded", "engine", "cached", "loaded", "directory"],
-        [
-            (
-                role, one.bundle_version, f"{one.share:.1%}", f"{one.answers:,}",
-                ", ".join(f"{n:,} {kind}" for kind, n in sorted(one.degraded.items())),
-                one.engine, f"{one.cached_users:,} users, {bytes_text(one.cached_bytes)}",
-                f"{age_text(one.loaded_at_ms)} ago", one.path,
-            )
-            for role, one in bundles
-        ],
-    )  # fmt: skip
+        bundles["candidate"] = served.candidate
+    facts: dict[str, Callable[[bundle_pb2.ServedBundle], str]] = {
+        "bundle": lambda one: one.bundle_version,
+        "directory": lambda one: one.path,
+        "users": lambda one: f"{one.share:.1%}",
+        "answers in this role": lambda one: f"{one.answers:,}",
+        "degraded": lambda one: ", ".join(
+            f"{n:,} {kind}" for kind, n in sorted(one.degraded.items())
+        ),
+        "engine": lambda one: one.engine,
+        "cached": lambda one: f"{one.cached_users:,} users, {bytes_text(one.cached_bytes)}",
+        "items": lambda one: f"{one.catalogue_items:,}",
+        "loaded": lambda one: f"{age_text(one.loaded_at_ms)} ago",
+    }
+    rows = [(name, *(text(one) for one in bundles.values())) for name, text in facts.items()]
+    print_table(f"Bundles at {address}", ["", *bundles], rows)
     if not served.as_configured:
         print_text("The node's settings say otherwise: a restart serves what they say.")
