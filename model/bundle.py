@@ -22,6 +22,14 @@ import safetensors
 import safetensors.numpy
 import safetensors.torch
 
+from model.bundle_manifest import (
+    FORMAT_VERSION,
+    MANIFEST,
+    read_manifest,
+    sha256_of,
+    verify_file,
+    version_of,
+)
 from model.catalogue import Catalogue
 from model.errors import BundleError, ModelError
 from model.network import Network, NetworkConfig
@@ -33,14 +41,11 @@ from model.trie import Trie
 from state.errors import StateError
 from state.segments import HistoryConfig
 
-FORMAT_VERSION = 4
-MANIFEST = "bundle.json"
 NETWORK, _TOKENIZER = "network.safetensors", "tokenizer.safetensors"
 ITEM_VECTORS = "item_vectors.safetensors"
 CATALOGUE, _TITLES = "catalogue.safetensors", "titles.json"
 FILES = (NETWORK, _TOKENIZER, ITEM_VECTORS, CATALOGUE, _TITLES)
-_VERSION_DIGITS = 12
-
+ORIGIN = "network_config_sha256"
 _converter = cattrs.Converter(forbid_extra_keys=True)
 
 
@@ -94,7 +99,7 @@ def save_bundle(trained: Trained, path: Path) -> str:
             shutil.rmtree(directory, ignore_errors=True)
     except OSError as error:
         raise BundleError(f"{path} cannot be written: {error}") from error
-    return _version(manifest)
+    return version_of(manifest)
 
 
 def check_target(path: Path) -> None:
@@ -116,9 +121,9 @@ def load_bundle(path: Path) -> Bundle:
         return _assemble(path, version, manifest)
     except cattrs.BaseValidationError as error:
         faults = "; ".join(cattrs.transform_error(error, path="", format_exception=_phrase))
-        raise BundleError(f"{path}: its parts do not fit together: {faults}") from error
-    except (KeyError, TypeError, RuntimeError, ValueError) as error:
-        raise BundleError(f"{path}: its parts do not fit together: {error}") from error
+        raise _unfit(path, faults) from error
+    except (KeyError, TypeError, AttributeError, RuntimeError, ValueError) as error:
+        raise _unfit(path, str(error)) from error
     except (ModelError, StateError, safetensors.SafetensorError) as error:
         raise BundleError(f"{path}: {error}") from error
 
@@ -133,7 +138,9 @@ def _assemble(path: Path, version: str, manifest: dict[str, Any]) -> Bundle:
         tokenizer_config.num_levels,
         tokenizer_config.codebook_size,
     )
+    _check_origin(path, manifest)
     network.load_state_dict(safetensors.torch.load_file(path / NETWORK))
+    _check_finite(path, network)
     tokenizer_tensors = safetensors.torch.load_file(path / _TOKENIZER)
     titles = json.loads((path / _TITLES).read_text("utf-8"))
     catalogue = Catalogue(safetensors.numpy.load_file(path / CATALOGUE), titles)
@@ -159,7 +166,8 @@ def _assemble(path: Path, version: str, manifest: dict[str, Any]) -> Bundle:
 def _write_files(trained: Trained, directory: Path) -> bytes:
     """All files; returns the manifest's bytes."""
     weights = {name: tensor.contiguous() for name, tensor in trained.network.state_dict().items()}
-    safetensors.torch.save_file(weights, directory / NETWORK)
+    origin = {ORIGIN: origin_of(dataclasses.asdict(trained.network.config))}
+    safetensors.torch.save_file(weights, directory / NETWORK, origin)
     safetensors.torch.save_file(trained.tokenizer.tensors(), directory / _TOKENIZER)
     write_item_vectors(trained.item_vectors, directory / ITEM_VECTORS)
     safetensors.numpy.save_file(trained.catalogue.columns, directory / CATALOGUE)
@@ -171,65 +179,46 @@ def _write_files(trained: Trained, directory: Path) -> bytes:
         "tokenizer": dataclasses.asdict(trained.tokenizer_config),
         "catalogue_fingerprint": trained.catalogue.fingerprint,
         "training_report": trained.training_report,
-        "sha256": {name: _sha256(directory / name) for name in FILES},
+        "sha256": {name: sha256_of(directory / name) for name in FILES},
     }
-    data = json.dumps(manifest, indent=2, sort_keys=True).encode()
+    data = json.dumps(manifest, indent=2, sort_keys=True, allow_nan=False).encode()
     (directory / MANIFEST).write_bytes(data)
+    for file in directory.iterdir():
+        file.chmod(0o644)  # safetensors makes files for their owner alone
     return data
 
 
-def read_manifest(path: Path) -> tuple[str, dict[str, Any]]:
-    """Version and manifest of a bundle. Raises BundleError when it is missing, damaged or of another format."""
-    try:
-        data = (path / MANIFEST).read_bytes()
-    except OSError as error:
-        raise BundleError(
-            f"{path} is not a bundle: {MANIFEST} cannot be read ({error.strerror}); make one with `gemstream train`"
-        ) from error
-    try:
-        manifest = json.loads(data.decode())
-        found = manifest["format_version"]
-        manifest["sha256"].get("")
-    except UnicodeDecodeError as error:
-        raise _damaged(path, f"byte {error.start} is not UTF-8") from error
-    except json.JSONDecodeError as error:
-        raise _damaged(path, f"no JSON at line {error.lineno}, column {error.colno}") from error
-    except (KeyError, TypeError, AttributeError) as error:
-        raise _damaged(path, "it lacks format_version or sha256") from error
-    if found != FORMAT_VERSION:
-        raise BundleError(
-            f"{path} has bundle format {found}; this release reads format {FORMAT_VERSION}: "
-            "make a new one with `gemstream train`"
-        )
-    return _version(data), manifest
+def _check_origin(path: Path, manifest: dict[str, Any]) -> None:
+    """Weights mean something under the configuration that they were trained with alone."""
+    with safetensors.safe_open(path / NETWORK, "pt") as file:
+        if (file.metadata() or {}).get(ORIGIN) != origin_of(manifest["network"]):
+            raise BundleError(
+                f"{path / NETWORK} was trained with another `network` than {MANIFEST} says; copy the bundle again"
+            )
+
+
+def origin_of(network: dict[str, Any]) -> str:
+    """What the weights' file says of the configuration that they were trained with."""
+    return hashlib.sha256(json.dumps(network, sort_keys=True).encode()).hexdigest()
+
+
+def _check_finite(path: Path, network: Network) -> None:
+    for name, tensor in network.state_dict().items():
+        if tensor.is_floating_point() and not tensor.isfinite().all():
+            raise BundleError(
+                f"{path / NETWORK}: {name} holds values that are not finite, so its training diverged; train again with a "
+                "smaller learning rate"
+            )
+
+
+def _unfit(path: Path, fault: str) -> BundleError:
+    return BundleError(
+        f"{path}: its parts do not fit together: {fault}; copy the bundle again, or make a new one with `gemstream train`"
+    )
 
 
 def _phrase(error: BaseException, _: type | None) -> str:
     return str(error)
-
-
-def _damaged(path: Path, fault: str) -> BundleError:
-    return BundleError(f"{path / MANIFEST} is damaged: {fault}; copy the bundle again")
-
-
-def verify_file(file: Path, expected: str | None) -> None:
-    """Raises BundleError when a file is missing, or its sha256 is not the manifest's."""
-    if not file.is_file():
-        raise BundleError(f"{file} is missing; copy the bundle again")
-    if _sha256(file) != expected:
-        raise BundleError(
-            f"{file} is damaged: its sha256 is not the manifest's; copy the bundle again"
-        )
-
-
-def _sha256(file: Path) -> str:
-    with file.open("rb") as stream:
-        return hashlib.file_digest(stream, "sha256").hexdigest()
-
-
-def _version(manifest: bytes) -> str:
-    """The manifest holds the hash of every other file, so its own hash covers the content of all."""
-    return hashlib.sha256(manifest).hexdigest()[:_VERSION_DIGITS]
 
 
 def _replace(directory: Path, path: Path) -> None:

@@ -1,4 +1,4 @@
-"""What a bundle is, without loading its network: version, sizes, tokenizer and health, catalogue, training report."""
+"""What a bundle is: version, sizes, tokenizer and health, catalogue, training report."""
 
 from math import prod
 from pathlib import Path
@@ -6,14 +6,14 @@ from typing import Any
 
 import safetensors
 
-from model.bundle import CATALOGUE, FILES, ITEM_VECTORS, NETWORK, read_manifest, verify_file
+from model.bundle import CATALOGUE, FILES, ITEM_VECTORS, NETWORK, load_bundle
+from model.bundle_manifest import read_manifest
 
 
 def bundle_card(path: Path) -> dict[str, Any]:
-    """Facts of a bundle whose files were verified. Raises BundleError for one that is missing, damaged or unknown."""
+    """Facts of a bundle that can be loaded. Raises BundleError as `load_bundle` does."""
+    load_bundle(path)
     version, manifest = read_manifest(path)
-    for name in FILES:
-        verify_file(path / name, manifest["sha256"].get(name))
     report = dict(manifest["training_report"])
     return {
         "version": version,

@@ -207,7 +207,8 @@ class Recommender:
             ranked = rank_items(beams, mixture, catalogue, request.blocked, row)
             found = ranked if per_code is None else _diverse(ranked, per_code, catalogue)
             dropped = float(beams.dropped_log_probs[row])
-            complete = dropped == -np.inf and len(found) == len(ranked)
+            widest = width == trie.num_sids and (per_code is None or per_code >= width)
+            complete = widest or (dropped == -np.inf and len(found) == len(ranked))
             k = request.k
             if complete or (len(found) >= k and self._settled(found[k - 1][1], dropped)):
                 answers.append([_recommended(catalogue, *one) for one in found[:k]])

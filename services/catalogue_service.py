@@ -14,7 +14,8 @@ from model.item_placement import Change, Refusal, Removal
 from protos import catalogue_pb2, catalogue_pb2_grpc
 from services.catalogue_follower import CatalogueFollower
 from services.errors import InvalidRequest, NotFound
-from services.item_messages import item_to_wire, version_to_wire
+from services.item_messages import version_to_wire
+from services.item_wire import item_to_wire
 from services.served_bundle import ServedBundle
 from state.interaction import check_item_id
 

@@ -2,11 +2,11 @@
 
 import numpy as np
 
-from model.catalogue import CatalogueItem
 from model.item_placement import Offer, Refusal, Removal
 from model.live_catalogue import CatalogueVersion
 from model.new_items import NewItem
-from protos import catalogue_pb2, item_pb2
+from protos import catalogue_pb2
+from services.item_wire import item_from_wire
 from stream.item_records import ItemRecord
 
 
@@ -23,28 +23,6 @@ def change_of(record: ItemRecord) -> Offer | Refusal | Removal:
         seen_with=tuple(entry.seen_with),
     )
     return Offer(new=new, expires_at_ms=entry.expires_at_ms)
-
-
-def item_from_wire(item: item_pb2.Item) -> CatalogueItem:
-    """The same item."""
-    return CatalogueItem(
-        item_id=item.item_id,
-        author_id=item.author_id,
-        tag=item.tag,
-        title=item.title,
-        duration_ms=item.duration_ms,
-    )
-
-
-def item_to_wire(item: CatalogueItem) -> item_pb2.Item:
-    """The same item."""
-    return item_pb2.Item(
-        item_id=item.item_id,
-        author_id=item.author_id,
-        tag=item.tag,
-        title=item.title,
-        duration_ms=item.duration_ms,
-    )
 
 
 def version_to_wire(version: CatalogueVersion) -> catalogue_pb2.CatalogueVersion:

@@ -2,10 +2,10 @@
 
 import time
 
-from model.catalogue import CatalogueItem
 from model.query import AttendedInteraction, Explanation, Recommended, Source
-from protos import item_pb2, recommender_pb2
+from protos import recommender_pb2
 from services.generation import Generated, UserView
+from services.item_wire import item_to_wire
 
 Degradation = recommender_pb2.Degradation
 
@@ -75,7 +75,10 @@ def _describe(response: recommender_pb2.RecommendResponse, view: UserView) -> No
 
 def _recommended(entry: Recommended) -> recommender_pb2.RecommendedItem:
     return recommender_pb2.RecommendedItem(
-        item=_item(entry.item), score=entry.score, sid=entry.sid, source=SOURCES[entry.source]
+        item=item_to_wire(entry.item),
+        score=entry.score,
+        sid=entry.sid,
+        source=SOURCES[entry.source],
     )
 
 
@@ -93,17 +96,7 @@ def _reason(explanation: Explanation) -> recommender_pb2.Reason:
 
 def _attended(interaction: AttendedInteraction) -> recommender_pb2.AttendedInteraction:
     return recommender_pb2.AttendedInteraction(
-        item=_item(interaction.item),
+        item=item_to_wire(interaction.item),
         event_time_ms=interaction.event_time_ms,
         attention=interaction.attention,
-    )
-
-
-def _item(item: CatalogueItem) -> item_pb2.Item:
-    return item_pb2.Item(
-        item_id=item.item_id,
-        author_id=item.author_id,
-        tag=item.tag,
-        title=item.title,
-        duration_ms=item.duration_ms,
     )

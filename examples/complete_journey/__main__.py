@@ -22,7 +22,7 @@ from examples.complete_journey.household import (
 )
 from examples.complete_journey.replay import replay
 from examples.complete_journey.roles import Deployment, deployment
-from model.bundle import MANIFEST, read_manifest
+from model.bundle_manifest import MANIFEST, read_manifest
 from model.errors import BundleError
 from state.event_log import EventLog, read_event_log
 

@@ -111,7 +111,7 @@ def _settings(config: Path | None, bundle: Path | None, to: str | None) -> Setti
 
 
 def _bundle_version(path: Path) -> str:
-    from model.bundle import read_manifest
+    from model.bundle_manifest import read_manifest
 
     version, _ = read_manifest(path)
     return version

@@ -117,7 +117,7 @@ def retire(
 
 
 def _version(given: str) -> str:
-    from model.bundle import read_manifest
+    from model.bundle_manifest import read_manifest
 
     return read_manifest(Path(given))[0] if Path(given).is_dir() else given
 

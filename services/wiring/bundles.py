@@ -4,7 +4,8 @@ from concurrent.futures import Executor
 from dataclasses import dataclass
 from pathlib import Path
 
-from model.bundle import Bundle, load_bundle, read_manifest
+from model.bundle import Bundle, load_bundle
+from model.bundle_manifest import read_manifest
 from model.engine_choice import EngineChoice
 from model.live_catalogue import LiveCatalogue
 from model.recommender import Recommender

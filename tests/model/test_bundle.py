@@ -1,15 +1,21 @@
 """Bundles: what is saved is loaded, and whatever is wrong has a name."""
 
+import copy
 import json
 import shutil
 import subprocess
 import sys
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 
-from model.bundle import FORMAT_VERSION, MANIFEST, Bundle, Trained, load_bundle, save_bundle
+from model.bundle import Bundle, Trained, load_bundle, save_bundle
+from model.bundle_card import bundle_card
+from model.bundle_manifest import FORMAT_VERSION, MANIFEST
 from model.errors import BundleError
 
 
@@ -102,8 +108,8 @@ def test_unknown_formats_and_settings_are_refused(copied: Path) -> None:
     [
         (b"{", "no JSON at line 1, column 2"),
         (b'{"a": "\xff"}', "byte 7 is not UTF-8"),
-        (b"[]", "it lacks format_version or sha256"),
-        (b"{}", "it lacks format_version or sha256"),
+        (b"[]", "it lacks format_version"),
+        (b"{}", "it lacks format_version"),
     ],
 )
 def test_a_damaged_manifest_is_named(copied: Path, content: bytes, fault: str) -> None:
@@ -132,3 +138,49 @@ def test_the_version_covers_the_manifest(copied: Path, bundle: Bundle) -> None:
 def test_these_imports_load_no_torch(module: str) -> None:
     program = f"import sys, {module}; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0
+
+
+def rewritten(path: Path, change: Callable[[dict[str, Any]], None]) -> None:
+    """The manifest with a change that its own hash agrees with."""
+    manifest = json.loads((path / MANIFEST).read_text())
+    change(manifest)
+    (path / MANIFEST).write_text(json.dumps(manifest))
+
+
+CHANGES: dict[str, tuple[Callable[[dict[str, Any]], None], str]] = {
+    "no network": (lambda m: m.pop("network"), "network is missing"),
+    "history as text": (lambda m: m.update(history="short"), "history is missing, or not a dict"),
+    "no report": (lambda m: m.update(training_report=None), "training_report is missing"),
+    "zeroed fingerprint": (lambda m: m.update(catalogue_fingerprint="0"), "fingerprint"),
+    "chunks of nothing": (lambda m: m["history"].update(chunk_len=0), "chunk_len"),
+    "another delta": (
+        lambda m: m["network"]["lifecycle"].update(delta="none"),
+        "was trained with another `network`",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", CHANGES)
+def test_a_manifest_that_does_not_fit_is_refused_by_loading_and_showing(
+    copied: Path, name: str
+) -> None:
+    change, message = CHANGES[name]
+    rewritten(copied, change)
+    for read in (load_bundle, bundle_card):
+        with pytest.raises(BundleError, match=message):
+            read(copied)
+
+
+def test_weights_of_a_run_that_diverged_are_refused(bundle: Bundle, tmp_path: Path) -> None:
+    network = copy.deepcopy(bundle.network)
+    with torch.no_grad():
+        network.bos_H[0] = torch.nan
+    save_bundle(replace(trained_from(bundle), network=network), tmp_path / "diverged")
+    with pytest.raises(BundleError, match="bos_H holds values that are not finite"):
+        load_bundle(tmp_path / "diverged")
+
+
+def test_others_may_read_a_bundle(bundle: Bundle, tmp_path: Path) -> None:
+    """A service under another account."""
+    save_bundle(trained_from(bundle), tmp_path / "again")
+    assert {file.stat().st_mode & 0o777 for file in (tmp_path / "again").iterdir()} == {0o644}

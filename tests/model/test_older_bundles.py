@@ -7,8 +7,10 @@ from typing import Any
 
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 
-from model.bundle import MANIFEST, Bundle, load_bundle
+from model.bundle import NETWORK, ORIGIN, Bundle, load_bundle, origin_of
+from model.bundle_manifest import MANIFEST, sha256_of
 from model.errors import BundleError
 
 LATER: dict[str, list[str]] = {
@@ -29,6 +31,9 @@ def edit_network(path: Path, section: str, remove: list[str], **changes: Any) ->
     for name in remove:
         del table[name]
     table.update(changes)
+    weights = path / NETWORK
+    save_file(load_file(weights), weights, {ORIGIN: origin_of(manifest["network"])})
+    manifest["sha256"][NETWORK] = sha256_of(weights)
     (path / MANIFEST).write_text(json.dumps(manifest))
 
 
