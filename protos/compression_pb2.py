@@ -24,7 +24,7 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x18protos/compression.proto\x12\x0cgemstream.v1\"T\n\x0e\x43ompressionJob\x12\x0f\n\x07user_id\x18\x01 \x01(\t\x12\x1a\n\x12lifecycle_boundary\x18\x02 \x01(\x04\x12\x15\n\rowner_address\x18\x03 \x01(\tb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x18protos/compression.proto\x12\x0cgemstream.v1\"l\n\x0e\x43ompressionJob\x12\x0f\n\x07user_id\x18\x01 \x01(\t\x12\x1a\n\x12lifecycle_boundary\x18\x02 \x01(\x04\x12\x15\n\rowner_address\x18\x03 \x01(\t\x12\x16\n\x0e\x62undle_version\x18\x04 \x01(\tb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -32,5 +32,5 @@ _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'protos.compression_pb2', _g
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
   _globals['_COMPRESSIONJOB']._serialized_start=42
-  _globals['_COMPRESSIONJOB']._serialized_end=126
+  _globals['_COMPRESSIONJOB']._serialized_end=150
 # @@protoc_insertion_point(module_scope)

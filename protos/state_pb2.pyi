@@ -159,12 +159,14 @@ class PutSummaryRequest(_message.Message):
     def __init__(self, user_id: _Optional[str] = ..., summary: _Optional[_Union[Summary, _Mapping]] = ..., base_boundary: _Optional[int] = ..., epoch: _Optional[int] = ...) -> None: ...
 
 class ReportFailureRequest(_message.Message):
-    __slots__ = ("user_id", "reason")
+    __slots__ = ("user_id", "reason", "bundle_version")
     USER_ID_FIELD_NUMBER: _ClassVar[int]
     REASON_FIELD_NUMBER: _ClassVar[int]
+    BUNDLE_VERSION_FIELD_NUMBER: _ClassVar[int]
     user_id: str
     reason: str
-    def __init__(self, user_id: _Optional[str] = ..., reason: _Optional[str] = ...) -> None: ...
+    bundle_version: str
+    def __init__(self, user_id: _Optional[str] = ..., reason: _Optional[str] = ..., bundle_version: _Optional[str] = ...) -> None: ...
 
 class ReportFailureResponse(_message.Message):
     __slots__ = ()

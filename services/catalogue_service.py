@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import grpc.aio
@@ -16,6 +16,7 @@ from services.catalogue_follower import CatalogueFollower
 from services.errors import InvalidRequest, NotFound
 from services.item_messages import version_to_wire
 from services.item_wire import item_to_wire
+from services.served_bundle import ServedBundle
 from state.interaction import check_item_id
 
 Context = grpc.aio.ServicerContext[Any, Any]
@@ -28,10 +29,13 @@ _MAX_LIMIT = 1_000
 class CatalogueService(catalogue_pb2_grpc.CatalogueServiceServicer):
     """Answers from the node's live catalogue; nothing is kept between calls."""
 
-    def __init__(self, bundle_version: str, follower: CatalogueFollower) -> None:
-        """`follower` is alive as long as the server is."""
-        self._bundle_version = bundle_version
-        self._follower = follower
+    def __init__(self, primary: Callable[[], ServedBundle]) -> None:
+        """`primary` names the bundle whose catalogue is meant."""
+        self._primary = primary
+
+    @property
+    def _follower(self) -> CatalogueFollower:
+        return self._primary().catalogue
 
     async def DescribeCatalogue(
         self, request: catalogue_pb2.DescribeCatalogueRequest, context: Context
@@ -136,7 +140,7 @@ class CatalogueService(catalogue_pb2_grpc.CatalogueServiceServicer):
         follower, live = self._follower, self._follower.live
         now_ms = round(time.time() * 1_000)
         return catalogue_pb2.CatalogueDescription(
-            bundle_version=self._bundle_version,
+            bundle_version=self._primary().version,
             versions=[version_to_wire(version) for version in live.versions],
             held=live.is_held,
             caught_up=follower.is_caught_up,

@@ -119,9 +119,11 @@ class StateClient(AbstractAsyncContextManager["StateClient"]):
             raise from_rpc_error(error, self._address) from error
         return reply.stored, reply.complete
 
-    async def report_failure(self, user_id: str, reason: str) -> None:
+    async def report_failure(self, user_id: str, bundle_version: str, reason: str) -> None:
         """Tell the owner that a user cannot be compressed. Raises Unreachable."""
-        request = state_pb2.ReportFailureRequest(user_id=user_id, reason=reason)
+        request = state_pb2.ReportFailureRequest(
+            user_id=user_id, bundle_version=bundle_version, reason=reason
+        )
         try:
             await self._stub.ReportFailure(request, timeout=self._timeout_s)
         except grpc.RpcError as error:

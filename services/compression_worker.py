@@ -92,7 +92,8 @@ class CompressionWorker:
         log.warning("user %r not compressed: %s", job.user_id, error, exc_info=not ours)
         try:
             owner = self._owners.at(job.owner_address)
-            await owner.report_failure(job.user_id, f"{type(error).__name__}: {error}")
+            reason = f"{type(error).__name__}: {error}"
+            await owner.report_failure(job.user_id, self._compressor.bundle_version, reason)
         except ServiceError as unheard:
             log.warning("its owner has not heard of it: %s", unheard)
 

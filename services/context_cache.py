@@ -50,20 +50,22 @@ class ContextCache:
             size = context.num_bytes + _ENTRY_BYTES
             self._contexts[user_id], self._sizes[user_id] = context, size
             self.num_bytes += size
-            while self.num_bytes > self._max_bytes:
-                self._drop(next(iter(self._contexts)))
+            self._shrink()
 
     def forget(self, user_id: str) -> None:
         """The user is gone."""
         with self._lock:
             self._drop(user_id)
 
-    def clear(self) -> None:
-        """Begin anew, under another bundle."""
+    def resize(self, max_bytes: int) -> None:
+        """Keep to so many bytes from now on."""
         with self._lock:
-            self._contexts.clear()
-            self._sizes.clear()
-            self.num_bytes = 0
+            self._max_bytes = max_bytes
+            self._shrink()
+
+    def _shrink(self) -> None:
+        while self.num_bytes > self._max_bytes:
+            self._drop(next(iter(self._contexts)))
 
     def _count(self, reused: "Reused") -> None:
         self.parts["recent", "hit" if reused.unchanged else "miss"] += 1

@@ -157,7 +157,7 @@ class Generator:
         caches: CachesConfig | None = None,
     ) -> None:
         """`executor` has the one thread that runs the network; without `cold_start` nothing trends."""
-        caches = caches or CachesConfig()
+        self._caches = caches = caches or CachesConfig()
         self._recommender = recommender
         self._cold_start = cold_start or ColdStart(recommender)
         self._users = users
@@ -171,6 +171,11 @@ class Generator:
     def bundle_version(self) -> str:
         """The bundle that answers."""
         return self._recommender.bundle_version
+
+    def limit_caches(self, share: float) -> None:
+        """Keep to a share, 0 to 1, of the configured bytes: another generator has the rest."""
+        self.contexts.resize(int(share * self._caches.context_bytes))
+        self._seen.resize(int(share * self._caches.seen_bytes))
 
     async def run(self) -> None:
         """Answer, until cancelled."""

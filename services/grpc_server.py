@@ -29,7 +29,9 @@ _OPTIONS = [
 ]
 _STOP_GRACE_S = 5.0
 
-PROTECTED_SERVICES = frozenset({"gemstream.v1.AdminService", "gemstream.v1.CatalogueService"})
+PROTECTED_SERVICES = frozenset(
+    f"gemstream.v1.{name}Service" for name in ("Admin", "Bundle", "Catalogue", "Rollout")
+)
 """Where a token is configured, their calls need it."""
 
 

@@ -24,8 +24,7 @@ def fill_response(response: recommender_pb2.RecommendResponse, generated: Genera
     else:
         first = generated.items[0].source if generated.items else Source.POPULAR
         response.source = SOURCES[first]
-    if not generated.seen_complete:
-        response.degraded.append(Degradation.DEGRADATION_SEEN_INCOMPLETE)
+    response.degraded.extend(degradations_of(generated))
     response.bundle_version = generated.bundle_version
     response.timings_ms.update(generated.timings_ms)
     for entry in generated.items:
@@ -36,24 +35,42 @@ def fill_response(response: recommender_pb2.RecommendResponse, generated: Genera
         response.items.append(item)
 
 
+def degradations_of(generated: Generated) -> list[recommender_pb2.Degradation]:
+    """What the answer lacks."""
+    view, degraded = generated.view, []
+    if view is not None and view.is_stale:
+        degraded.append(Degradation.DEGRADATION_STATE_STALE)
+    if view is not None and view.meta.lifecycle_boundary and view.summary_boundary is None:
+        degraded.append(Degradation.DEGRADATION_SUMMARY_MISSING)
+    elif view is not None and _summary_lag(view):
+        degraded.append(Degradation.DEGRADATION_SUMMARY_BEHIND)
+    if not generated.seen_complete:
+        degraded.append(Degradation.DEGRADATION_SEEN_INCOMPLETE)
+    return degraded
+
+
+def kind_of(degradation: recommender_pb2.Degradation) -> str:
+    """Its name for people and metrics, such as "summary_missing"."""
+    return Degradation.Name(degradation).removeprefix("DEGRADATION_").lower()
+
+
+def _summary_lag(view: UserView) -> int:
+    """Interactions of the lifecycle segment that no summary covers."""
+    covered = view.meta.first_position if view.summary_boundary is None else view.summary_boundary
+    return max(0, view.meta.lifecycle_boundary - covered)
+
+
 def _describe(response: recommender_pb2.RecommendResponse, view: UserView) -> None:
     meta = view.meta
-    covered = meta.first_position if view.summary_boundary is None else view.summary_boundary
     response.state_version = meta.version
     response.freshness.newest_event_time_ms = meta.newest_event_time_ms
     if meta.newest_event_time_ms:
         age_ms = time.time_ns() // 1_000_000 - meta.newest_event_time_ms
         response.freshness.age_ms = max(0, age_ms)
-    response.freshness.summary_lag = max(0, meta.lifecycle_boundary - covered)
+    response.freshness.summary_lag = _summary_lag(view)
     response.segments.recent = view.recent
     response.segments.mid_term = view.mid_term
     response.segments.lifecycle = view.lifecycle
-    if view.is_stale:
-        response.degraded.append(Degradation.DEGRADATION_STATE_STALE)
-    if meta.lifecycle_boundary and view.summary_boundary is None:
-        response.degraded.append(Degradation.DEGRADATION_SUMMARY_MISSING)
-    elif response.freshness.summary_lag:
-        response.degraded.append(Degradation.DEGRADATION_SUMMARY_BEHIND)
 
 
 def _recommended(entry: Recommended) -> recommender_pb2.RecommendedItem:

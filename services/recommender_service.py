@@ -3,6 +3,8 @@
 import asyncio
 import logging
 import time
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from typing import Any, Protocol, cast
 
 import grpc.aio
@@ -31,9 +33,6 @@ _BATCH_CONCURRENCY = 16
 class Generator(Protocol):
     """What answers; services.generation.Generator is one."""
 
-    @property
-    def bundle_version(self) -> str: ...
-
     async def recommend(
         self,
         user_id: str,
@@ -51,12 +50,16 @@ class Generator(Protocol):
         ...
 
 
+Answering = Callable[[str], AbstractContextManager[Generator]]
+"""Which generator answers a user, for as long as one request takes."""
+
+
 class RecommenderService(recommender_pb2_grpc.RecommenderServiceServicer):
     """Nothing is kept between calls: a page token holds what the pages before have shown."""
 
-    def __init__(self, generator: Generator, request_log: RequestLog | None = None) -> None:
-        """`generator` does all the work."""
-        self._generator = generator
+    def __init__(self, answering: Answering, request_log: RequestLog | None = None) -> None:
+        """`answering` says who does the work."""
+        self._answering = answering
         self._request_log = request_log or RequestLog()
 
     async def Recommend(
@@ -118,8 +121,24 @@ class RecommenderService(recommender_pb2_grpc.RecommenderServiceServicer):
             shown = read_page_token(request.page_token, request.user_id)
         query = query_of(request, shown)
         response = recommender_pb2.RecommendResponse(request_id=request_id)
+        with self._answering(request.user_id) as generator:
+            generated = await self._generate(generator, request, query, response, deadline_s)
+        fill_response(response, generated)
+        response.next_page_token = _next_page(request.user_id, query.k, shown, response)
+        response.timings_ms["total"] = (time.perf_counter() - started_s) * 1e3
+        return response
+
+    async def _generate(
+        self,
+        generator: Generator,
+        request: recommender_pb2.RecommendRequest,
+        query: Query,
+        response: recommender_pb2.RecommendResponse,
+        deadline_s: float | None,
+    ) -> Generated:
+        """Personal items; popular ones where the state cannot be read, which `response` hears."""
         try:
-            generated = await self._generator.recommend(
+            return await generator.recommend(
                 request.user_id,
                 query,
                 exclude_seen=request.exclude_seen,
@@ -127,15 +146,11 @@ class RecommenderService(recommender_pb2_grpc.RecommenderServiceServicer):
                 deadline_s=deadline_s,
             )
         except (Unreachable, DataLoss) as error:
-            log.warning("request %s: answering with popular items: %s", request_id, error)
+            log.warning("request %s: answering with popular items: %s", response.request_id, error)
             response.degraded.append(Degradation.DEGRADATION_STATE_UNAVAILABLE)
             if request.exclude_seen:
                 response.degraded.append(Degradation.DEGRADATION_SEEN_INCOMPLETE)
-            generated = await self._generator.popular(query, deadline_s=deadline_s)
-        fill_response(response, generated)
-        response.next_page_token = _next_page(request.user_id, query.k, shown, response)
-        response.timings_ms["total"] = (time.perf_counter() - started_s) * 1e3
-        return response
+            return await generator.popular(query, deadline_s=deadline_s)
 
 
 def _next_page(

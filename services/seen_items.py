@@ -63,13 +63,18 @@ class SeenItemsCache:
             return np.zeros(0, np.uint64)
         return self._keep(user_id, seen)
 
+    def resize(self, max_bytes: int) -> None:
+        """Keep to so many bytes from now on."""
+        self._max_bytes = max_bytes
+        while self.num_bytes > self._max_bytes:
+            self._drop(next(iter(self._entries)))
+
     def _keep(self, user_id: str, seen: SeenItems) -> ItemIds:
         self._drop(user_id)
         entry = _Entry(seen.known, seen.first_position, seen.item_ids)
         self._entries[user_id] = entry
         self.num_bytes += entry.num_bytes
-        while self.num_bytes > self._max_bytes:
-            self._drop(next(iter(self._entries)))
+        self.resize(self._max_bytes)
         return seen.item_ids
 
     def _drop(self, user_id: str) -> None:

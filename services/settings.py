@@ -7,8 +7,10 @@ from typing import Any
 
 from model.engine_config import EngineConfig
 from services.batcher import BatchingConfig
+from services.candidate_config import CandidateConfig
 from services.catalogue_config import CatalogueConfig
 from services.credentials import AdminConfig, TlsConfig
+from services.errors import SettingsError
 from services.generation import CachesConfig
 from services.toml_config import read_toml, structure
 from services.tracing import TracingConfig
@@ -82,6 +84,7 @@ class InferenceNodeConfig:
     engine: EngineConfig = field(default_factory=EngineConfig)
     batching: BatchingConfig = field(default_factory=BatchingConfig)
     caches: CachesConfig = field(default_factory=CachesConfig)
+    candidate: CandidateConfig = field(default_factory=CandidateConfig)
 
     def __post_init__(self) -> None:
         """Check addresses and limits."""
@@ -121,6 +124,10 @@ class CompressionWorkerConfig:
     num_threads: int = 1
     metrics_listen: str = "127.0.0.1:9103"
     """As a state node's."""
+    candidate_metrics_listen: str = "127.0.0.1:9105"
+    """The same, of a worker for the candidate."""
+    only_rollout: bool = False
+    """Take jobs of the bundle's rollout alone."""
 
     def __post_init__(self) -> None:
         """Check the limits."""
@@ -128,6 +135,7 @@ class CompressionWorkerConfig:
             if getattr(self, name) < 1:
                 raise ConfigError(f"{name} is {getattr(self, name)}; it must be at least 1")
         _check_metrics_address(self.metrics_listen)
+        _check_metrics_address(self.candidate_metrics_listen)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -182,6 +190,24 @@ def load_settings(path: Path | None, overrides: dict[str, Any]) -> Settings:
     return replace(settings, **given)
 
 
+def for_candidate(settings: Settings) -> Settings:
+    """The settings of a compression worker for the candidate: its bundle, its jobs alone, a group of its own.
+
+    Raises SettingsError where there is no candidate.
+    """
+    bundle = settings.inference_node.candidate.bundle
+    if bundle is None:
+        raise SettingsError("there is no candidate: set `bundle` in [inference_node.candidate]")
+    worker = settings.compression_worker
+    worker = replace(
+        worker,
+        group=f"{worker.group}-candidate",
+        metrics_listen=worker.candidate_metrics_listen,
+        only_rollout=True,
+    )
+    return replace(settings, bundle=bundle, compression_worker=worker)
+
+
 def _read_settings(path: Path) -> Settings:
     document = read_toml(path)
     document.pop("train", None)  # read by `gemstream train` alone
@@ -190,6 +216,10 @@ def _read_settings(path: Path) -> Settings:
         settings,
         data_dir=path.parent / settings.data_dir,
         bundle=path.parent / settings.bundle,
+        inference_node=replace(
+            settings.inference_node,
+            candidate=settings.inference_node.candidate.relative_to(path.parent),
+        ),
         checkpoints=settings.checkpoints.relative_to(path.parent),
         tls=settings.tls.relative_to(path.parent),
         admin=settings.admin.relative_to(path.parent),

@@ -10,6 +10,7 @@ from services.backfill_taker import BackfillTaker
 from services.checkpointer import Checkpointer
 from services.grpc_server import GrpcServer
 from services.http_server import HttpServer
+from services.rollout import Rollouts
 from services.stopping import unless_stopped
 from state.errors import StoreClosed
 from state.partition_stores import PartitionStores
@@ -70,6 +71,7 @@ class StateNode:
     dispatcher: JobDispatcher
     announcer: OwnershipAnnouncer
     eraser: Eraser
+    rollouts: Rollouts
     stores: PartitionStores
     watchdog: Watchdog
     endpoints: HttpServer
@@ -109,6 +111,7 @@ class StateNode:
             asyncio.create_task(self.dispatcher.run(self.consumer.served)),
             asyncio.create_task(self.announcer.run(self.consumer.served)),
             asyncio.create_task(self.eraser.run()),
+            asyncio.create_task(self.rollouts.run()),
             asyncio.create_task(self._report_readiness()),
             asyncio.create_task(self.watchdog.run()),
             *([asyncio.create_task(self.checkpoints.run())] if self.checkpoints else []),

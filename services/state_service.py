@@ -32,25 +32,28 @@ _MAX_REASON = 1_000
 
 
 class Outcomes(Protocol):
-    """Who hears what became of a user's job; stream.compression_jobs.JobDispatcher is one."""
+    """Who hears what became of a user's job; stream.compression_jobs.JobDispatcher is one.
+
+    `bundle_version` is that of the bundle that is being rolled out, or "".
+    """
 
     def wake(self) -> None:
         """A user is owed a summary."""
         ...
 
-    def progressed(self, user_id: str) -> None:
+    def progressed(self, user_id: str, bundle_version: str = "") -> None:
         """A part of a summary came back, and the worker goes on."""
         ...
 
-    def released(self, user_id: str) -> None:
+    def released(self, user_id: str, bundle_version: str = "") -> None:
         """A worker stopped without a fault."""
         ...
 
-    def completed(self, user_id: str) -> None:
+    def completed(self, user_id: str, bundle_version: str = "") -> None:
         """The summary ends at the boundary."""
         ...
 
-    def failed(self, user_id: str, reason: str) -> None:
+    def failed(self, user_id: str, reason: str, bundle_version: str = "") -> None:
         """A worker met an error with this user."""
         ...
 
@@ -104,6 +107,7 @@ class StateService(state_pb2_grpc.StateServiceServicer):
     ) -> state_pb2.Rolled:
         """See protos/state.proto."""
         store = self._owner(request.user_id)
+        _check_in_use(store, request.bundle_version)
         max_chunks = min(request.max_chunks or DEFAULT_MAX_CHUNKS, _MAX_CHUNKS)
         rolled = await asyncio.to_thread(
             store.read_rolled, request.user_id, request.bundle_version, max_chunks
@@ -114,7 +118,7 @@ class StateService(state_pb2_grpc.StateServiceServicer):
             await asyncio.to_thread(
                 store.clear_if_complete, request.user_id, request.bundle_version
             )
-            self._work.released(request.user_id)
+            self._work.released(request.user_id, store.bundles.mark_version(request.bundle_version))
         return rolled_to_wire(rolled)
 
     async def PutSummary(
@@ -123,6 +127,7 @@ class StateService(state_pb2_grpc.StateServiceServicer):
         """See protos/state.proto."""
         store = self._owner(request.user_id)
         _check_summary(request.summary, self._stores.history)
+        _check_in_use(store, request.summary.bundle_version)
         stored, complete = await asyncio.to_thread(
             store.put_summary,
             request.user_id,
@@ -130,20 +135,24 @@ class StateService(state_pb2_grpc.StateServiceServicer):
             request.base_boundary,
             request.epoch,
         )
+        user_id = request.user_id
+        version = store.bundles.mark_version(request.summary.bundle_version)
         if complete:
-            self._work.completed(request.user_id)
+            self._work.completed(user_id, version)
         elif stored:
-            self._work.progressed(request.user_id)
+            self._work.progressed(user_id, version)
         else:
-            self._work.released(request.user_id)
+            self._work.released(user_id, version)
         return state_pb2.PutSummaryResponse(stored=stored, complete=complete)
 
     async def ReportFailure(
         self, request: state_pb2.ReportFailureRequest, context: Context
     ) -> state_pb2.ReportFailureResponse:
         """See protos/state.proto."""
-        self._owner(request.user_id)
-        self._work.failed(request.user_id, request.reason[:_MAX_REASON])
+        bundles = self._owner(request.user_id).bundles
+        if not bundles.is_retired(request.bundle_version):
+            version = bundles.mark_version(request.bundle_version)
+            self._work.failed(request.user_id, request.reason[:_MAX_REASON], version)
         return state_pb2.ReportFailureResponse()
 
     async def _owe_summary(self, store: UserStore, request: state_pb2.GetUserStateRequest) -> None:
@@ -157,7 +166,7 @@ class StateService(state_pb2_grpc.StateServiceServicer):
         if len(self._asked) >= _MAX_ASKED:
             self._asked.clear()
         self._asked.add(asked)
-        if await asyncio.to_thread(store.mark_dirty, request.user_id):
+        if await asyncio.to_thread(store.mark_dirty, *asked):
             self._work.wake()
 
     def _owner(self, user_id: str) -> UserStore:
@@ -169,6 +178,14 @@ class StateService(state_pb2_grpc.StateServiceServicer):
                 "has not caught up yet"
             )
         return self._stores.get(partition)
+
+
+def _check_in_use(store: UserStore, bundle_version: str) -> None:
+    """Raises InvalidRequest for the bundle of a worker that should have been stopped."""
+    if store.bundles.is_retired(bundle_version):
+        raise InvalidRequest(
+            f"bundle {bundle_version} is retired: stop its workers, or bring it back with `gemstream store rollout start`"
+        )
 
 
 def _check_summary(summary: state_pb2.Summary, history: HistoryConfig) -> None:

@@ -17,11 +17,12 @@ from services.errors import (
     Unauthenticated,
     Unreachable,
 )
-from state.errors import CorruptValue, InvalidInteraction, StoreClosed
+from state.errors import CorruptValue, InvalidInteraction, RolloutRefused, StoreClosed
 
 STATUS_OF: dict[type[Exception], grpc.StatusCode] = {
     InvalidInteraction: grpc.StatusCode.INVALID_ARGUMENT,
     InvalidRequest: grpc.StatusCode.INVALID_ARGUMENT,
+    RolloutRefused: grpc.StatusCode.INVALID_ARGUMENT,
     Unauthenticated: grpc.StatusCode.UNAUTHENTICATED,
     Overloaded: grpc.StatusCode.RESOURCE_EXHAUSTED,
     DeadlineExceeded: grpc.StatusCode.DEADLINE_EXCEEDED,

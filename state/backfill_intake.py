@@ -17,6 +17,7 @@ from state import keys
 from state.backfill_batch import BackfillBatch, Records
 from state.backfill_manifest import BackfillManifest
 from state.backfill_repository import BackfillRepository
+from state.bundle_rollout import walk_again
 from state.errors import (
     ConfigError,
     CorruptValue,
@@ -92,7 +93,10 @@ class BackfillIntake:
             except RepositoryUnavailable as error:
                 log.warning("partition %d: no backfill was looked for: %s", store.partition, error)
                 return []
-            return [each for each in manifests if self._take_or_log(store, each)]
+            taken = [each for each in manifests if self._take_or_log(store, each)]
+            if taken:
+                store.change_bundles(walk_again)
+            return taken
 
     def _new_manifests(self, store: UserStore) -> list[BackfillManifest]:
         done = {

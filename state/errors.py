@@ -5,6 +5,7 @@ StateError
 ├── ConfigError             a setting outside its limits
 ├── CorruptValue            stored bytes that fail their check
 ├── UnknownFormat           bytes written by a release this one does not know
+├── RolloutRefused          a step of a bundle's rollout that is not its turn
 ├── StaleDelta              a delta of a user that does not follow what the reader has
 ├── CheckpointError         a checkpoint cannot be taken, read or used
 │   ├── RepositoryUnavailable   the place where checkpoints are kept cannot be reached, read or written
@@ -36,6 +37,10 @@ class CorruptValue(StateError):
 
 class UnknownFormat(StateError):
     """Stored bytes carry a format version this release cannot read."""
+
+
+class RolloutRefused(StateError):
+    """What is asked of a bundle's rollout is not its turn; nothing has changed."""
 
 
 class StaleDelta(StateError):

@@ -45,8 +45,9 @@ def inspect_user(store: KeyValueStore, user_id: str) -> UserInspection | None:
             summary = decode_summary(value, keys.summary_bundle_version(prefix, key))
             inspection.summaries.append((summary, len(key) + len(value)))
     inspection.tail = join_rows([inspection.tail, open_rows])
-    (mark,) = store.get(Family.SYSTEM, [keys.dirty_key(user_id.encode())])
-    inspection.dirty = mark is not None
+    user = user_id.encode()
+    marks = store.get(Family.SYSTEM, [keys.dirty_key(user), keys.next_dirty_key(user)])
+    inspection.dirty = any(mark is not None for mark in marks)
     return inspection if inspection.meta.length else None
 
 
@@ -61,5 +62,10 @@ def users_of(store: KeyValueStore) -> Iterator[str]:
 
 
 def count_dirty(store: KeyValueStore) -> int:
-    """Users owed a summary."""
+    """Users owed a summary of the ordinary bundle."""
     return sum(1 for _ in store.scan(Family.SYSTEM, *keys.dirty_range()))
+
+
+def count_owed_next(store: KeyValueStore) -> int:
+    """Users owed a summary of the bundle that is being rolled out."""
+    return sum(1 for _ in store.scan(Family.SYSTEM, *keys.next_dirty_range()))

@@ -16,6 +16,9 @@ Family `system`:
     "position"          next offset to apply (8, big-endian) | fingerprint of the record before (8)
     "users"             how many users have a history (8, big-endian)
     "dirty" | user id   lifecycle boundary a summary is owed for
+    "next" | user id    lifecycle boundary a summary is owed for, of the bundle that is being rolled out
+    "rollout"           that bundle, and how far its rollout is (state/bundle_rollout.py)
+    "retired" | version how far the summaries of a bundle that is not served any more are removed
     "erase" | user id   epoch of the last deletion; what it deleted may still lie in files on disk
     "backfill" | name   how far a backfill was taken (state/backfill_intake.py)
     "hole" | offset     records from that offset (8, big-endian) on that retention removed before they were applied
@@ -32,6 +35,9 @@ FORMAT_KEY = b"format"
 POSITION_KEY = b"position"
 USERS_KEY = b"users"
 _DIRTY = b"dirty"
+_NEXT = b"next"
+ROLLOUT_KEY = b"rollout"
+_RETIRED = b"retired"
 _ERASE = b"erase"
 _HOLE = b"hole"
 _BACKFILL = b"backfill"
@@ -87,6 +93,26 @@ def dirty_range() -> tuple[bytes, bytes]:
 def dirty_user(key: bytes) -> bytes:
     """Inverse of dirty_key."""
     return key[len(_DIRTY) :]
+
+
+def next_dirty_key(user: bytes) -> bytes:
+    """Key of a user's dirty mark for the bundle that is being rolled out."""
+    return _NEXT + user
+
+
+def next_dirty_range() -> tuple[bytes, bytes]:
+    """Range of all of these; each begins with the first."""
+    return _NEXT, after(_NEXT)
+
+
+def retired_key(bundle_version: str) -> bytes:
+    """Key of the record of a retired bundle."""
+    return _RETIRED + bundle_version.encode()
+
+
+def retired_range() -> tuple[bytes, bytes]:
+    """Range of these records."""
+    return _RETIRED, after(_RETIRED)
 
 
 def erase_key(user: bytes) -> bytes:

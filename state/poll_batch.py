@@ -63,8 +63,16 @@ class PollBatch:
     `table` runs ahead of the store by this batch: where the batch is not written, the table is to be cleared.
     """
 
-    def __init__(self, store: KeyValueStore, table: HeadTable, history: HistoryConfig) -> None:
-        """An empty batch over the store's present state."""
+    def __init__(
+        self,
+        store: KeyValueStore,
+        table: HeadTable,
+        history: HistoryConfig,
+        *,
+        owes_next: bool = False,
+    ) -> None:
+        """An empty batch over the store's present state. `owes_next`: a bundle is being rolled out."""
+        self._owes_next = owes_next
         self.batch = Batch()
         self.applied = Applied()
         self._store = store
@@ -142,7 +150,6 @@ class PollBatch:
     def _put_user(self, user: bytes, user_fold: UserFold, old_blocks: Sequence[bytes]) -> None:
         """What was folded, in place of the tail's `old_blocks` (keys) or of all that was stored."""
         prefix, folded = keys.user_prefix(user), user_fold.outcome
-        dirty_key = keys.dirty_key(user)
         if user_fold.rewritten:
             self.batch.remove_range(Family.USERS, prefix, keys.after(prefix))
             epoch = folded.meta.epoch.to_bytes(8, "big")
@@ -153,10 +160,13 @@ class PollBatch:
             self.batch.put(Family.USERS, prefix + keys.FORGOTTEN, encode_forgotten(forgotten))
         if folded.boundary_moved:
             boundary = folded.meta.lifecycle_boundary.to_bytes(8, "big")
-            self.batch.put(Family.SYSTEM, dirty_key, boundary)
+            self.batch.put(Family.SYSTEM, keys.dirty_key(user), boundary)
+            if self._owes_next:
+                self.batch.put(Family.SYSTEM, keys.next_dirty_key(user), boundary)
             self.applied.boundary_moves += 1
         elif user_fold.rewritten:
-            self.batch.delete(Family.SYSTEM, dirty_key)
+            self.batch.delete(Family.SYSTEM, keys.dirty_key(user))
+            self.batch.delete(Family.SYSTEM, keys.next_dirty_key(user))
 
     def _put_head(self, user: bytes, meta: UserMeta, open_rows: Rows) -> None:
         head = self._table.put(user, meta, open_rows)

@@ -4,6 +4,7 @@ from dataclasses import dataclass, field
 
 from state import keys
 from state.arrivals import Hole, Position
+from state.bundle_rollout import read_bundles
 from state.chunk_codec import decode_rows
 from state.errors import CorruptValue, StateError, UnknownFormat
 from state.forgotten_codec import decode_forgotten
@@ -91,8 +92,9 @@ def _check_system(
             Hole.decode(value)
         for key, _ in database.scan(Family.SYSTEM, *keys.dirty_range()):
             keys.dirty_user(key).decode()
+        read_bundles(database)
     except (CorruptValue, UnicodeDecodeError) as error:
-        report.damage.append(Damage(None, "position, hole or dirty mark", str(error)))
+        report.damage.append(Damage(None, "position, hole, dirty mark or rollout", str(error)))
 
 
 class _UserCheck:

@@ -8,6 +8,7 @@ from typing import TypeVar
 
 from state import keys
 from state.arrivals import Applied, Arrivals, Hole, Position
+from state.bundle_rollout import BundleStates, read_bundles
 from state.head_codec import decode_head
 from state.head_table import HeadTable
 from state.key_value_store import Batch, Family, KeyValueStore
@@ -28,6 +29,8 @@ class DirtyMark:
 
     user_id: str
     lifecycle_boundary: int
+    bundle_version: str = ""
+    """Of the bundle that is being rolled out, where its summary is the one that is owed."""
 
 
 _Known = TypeVar("_Known", Known, KnownSeen)
@@ -61,6 +64,8 @@ class UserStore:
         self._store = store
         self._table = HeadTable(store, max_cached_users)
         self._write_lock = threading.Lock()
+        self.bundles = read_bundles(store)
+        """Replaced whole, under the lock."""
         self._hole_end = max((hole.end_offset for hole in self.holes()), default=0)
 
     def position(self) -> Position | None:
@@ -78,7 +83,9 @@ class UserStore:
         `check_owner` is called just before the write; when it raises, nothing is written.
         """
         with self._write_lock:
-            poll = PollBatch(self._store, self._table, self.history)
+            poll = PollBatch(
+                self._store, self._table, self.history, owes_next=bool(self.bundles.next_version)
+            )
             try:
                 poll.add(arrivals)
                 check_owner()
@@ -94,6 +101,13 @@ class UserStore:
             batch = make_batch(self._store)
             self._table.clear()
             self._store.write(batch)
+
+    def change_bundles(self, make_batch: Callable[[KeyValueStore], Batch]) -> BundleStates:
+        """As `rewrite`, with batches of state/bundle_rollout.py, which leave histories alone. Raises RolloutRefused."""
+        with self._write_lock:
+            self._store.write(make_batch(self._store))
+            self.bundles = read_bundles(self._store)
+            return self.bundles
 
     def ingest_if_empty(
         self, files: Mapping[Family, Sequence[Path]], begun: Batch, done: Batch
@@ -193,9 +207,12 @@ class UserStore:
 
         Clears the dirty mark when complete. Durable when it returns.
         """
-        prefix = keys.user_prefix(user_id.encode())
+        user = user_id.encode()
+        prefix = keys.user_prefix(user)
         key = keys.summary_key(prefix, summary.bundle_version)
         with self._write_lock:
+            if self.bundles.is_retired(summary.bundle_version):
+                return False, False
             head_value, stored_value = self._store.get(Family.USERS, [prefix + keys.HEAD, key])
             if head_value is None:
                 return False, False
@@ -209,18 +226,20 @@ class UserStore:
             batch = Batch()
             batch.put(Family.USERS, key, encode_summary(summary))
             if complete:
-                batch.delete(Family.SYSTEM, keys.dirty_key(user_id.encode()))
+                batch.delete(Family.SYSTEM, self.bundles.mark_key(user, summary.bundle_version))
             self._store.write(batch)
         self._store.flush()
         return True, complete
 
-    def mark_dirty(self, user_id: str) -> bool:
+    def mark_dirty(self, user_id: str, bundle_version: str = "") -> bool:
         """Owe the user a summary, for a bundle that lacks one though the boundary stands still.
 
-        Returns false when it is owed already, or there is no such user.
+        Returns false when it is owed already, the bundle is retired, or there is no such user.
         """
-        dirty_key = keys.dirty_key(user_id.encode())
         with self._write_lock:
+            if self.bundles.is_retired(bundle_version):
+                return False
+            dirty_key = self.bundles.mark_key(user_id.encode(), bundle_version)
             (mark,) = self._store.get(Family.SYSTEM, [dirty_key])
             (head,) = self._store.get(
                 Family.USERS, [keys.user_prefix(user_id.encode()) + keys.HEAD]
@@ -240,14 +259,15 @@ class UserStore:
             head, summary = self._store.get(
                 Family.USERS, [prefix + keys.HEAD, keys.summary_key(prefix, bundle_version)]
             )
-            if head is None:
+            if head is None or self.bundles.is_retired(bundle_version):
                 return
             meta, _ = decode_head(head)
             end = decode_summary(summary, bundle_version).boundary if summary else 0
             # What left the history before it was compressed is not to be had any more.
             if max(end, meta.first_position) >= meta.lifecycle_boundary:
                 batch = Batch()
-                batch.delete(Family.SYSTEM, keys.dirty_key(user_id.encode()))
+                mark_key = self.bundles.mark_key(user_id.encode(), bundle_version)
+                batch.delete(Family.SYSTEM, mark_key)
                 self._store.write(batch)
 
     def erase_deleted(self) -> int:
@@ -295,11 +315,15 @@ class UserStore:
         return [Hole.decode(value) for _, value in pairs]
 
     def dirty_marks(self) -> list[DirtyMark]:
-        """Users that are owed a summary."""
-        pairs = self._store.scan(Family.SYSTEM, *keys.dirty_range())
+        """Users that are owed a summary; of two bundles, twice."""
+        version = self.bundles.next_version
         return [
-            DirtyMark(keys.dirty_user(key).decode(), int.from_bytes(value, "big"))
-            for key, value in pairs
+            DirtyMark(key[len(start) :].decode(), int.from_bytes(value, "big"), of_bundle)
+            for (start, end), of_bundle in (
+                (keys.dirty_range(), ""),
+                (keys.next_dirty_range(), version),
+            )
+            for key, value in self._store.scan(Family.SYSTEM, start, end)
         ]
 
     def close(self) -> None:

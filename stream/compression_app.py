@@ -33,6 +33,10 @@ class CompressionAppConfig:
     topic: str = "compression-jobs"
     max_batch: int = 64
     batch_within_s: float = 0.2
+    bundle_version: str = ""
+    """Of the bundle that compresses: jobs of another one's rollout are for its own workers."""
+    only_rollout: bool = False
+    """Jobs of no rollout are for others, too."""
 
     def __post_init__(self) -> None:
         """Raise ConfigError for empty names and sizes out of range."""
@@ -45,6 +49,12 @@ class CompressionAppConfig:
             raise ConfigError(f"max_batch is {self.max_batch}: at least 1")
         if self.batch_within_s <= 0:
             raise ConfigError(f"batch_within_s is {self.batch_within_s}: more than 0")
+
+    def takes(self, job: CompressionJob) -> bool:
+        """Whether a job is for this worker."""
+        if not job.bundle_version:
+            return not self.only_rollout
+        return job.bundle_version == self.bundle_version
 
 
 class CompressionApp:
@@ -98,7 +108,7 @@ class CompressionApp:
         # Before take(): here the record's partition and offset are still at hand.
         stream.add_processor(_decode)
         async for batch in stream.take(config.max_batch, within=config.batch_within_s):
-            newest = {job.user_id: job for job in batch if job is not None}
+            newest = {(job.user_id, job.bundle_version): job for job in batch if job is not None}
             if newest:
                 await self._compress_or_log(tuple(newest.values()))
 

@@ -71,23 +71,23 @@ class JobDispatcher:
         """A boundary moved."""
         self._wake.set()
 
-    def progressed(self, user_id: str) -> None:
-        """A part of a summary came back, and the worker goes on."""
-        self._owed.progressed(user_id, time.monotonic())
+    def progressed(self, user_id: str, bundle_version: str = "") -> None:
+        """A part of a summary came back, and the worker goes on. `bundle_version` is as in a DirtyMark."""
+        self._owed.progressed(user_id, time.monotonic(), bundle_version)
 
-    def released(self, user_id: str) -> None:
+    def released(self, user_id: str, bundle_version: str = "") -> None:
         """A worker stopped; if the mark is still there, the next round sends a new job."""
-        self._owed.released(user_id, time.monotonic())
+        self._owed.released(user_id, time.monotonic(), bundle_version)
         self._wake.set()
 
-    def completed(self, user_id: str) -> None:
+    def completed(self, user_id: str, bundle_version: str = "") -> None:
         """The summary ends at the boundary."""
-        self._owed.completed(user_id)
+        self._owed.completed(user_id, bundle_version)
         self._wake.set()  # there is room for another job
 
-    def failed(self, user_id: str, reason: str) -> None:
+    def failed(self, user_id: str, reason: str, bundle_version: str = "") -> None:
         """A worker met an error with this user."""
-        self._owed.failed(user_id, reason, time.monotonic())
+        self._owed.failed(user_id, reason, time.monotonic(), bundle_version)
         self._wake.set()
 
     async def run(self, served: Callable[[], set[int]]) -> None:
@@ -167,6 +167,7 @@ class JobDispatcher:
             user_id=owed.user_id,
             lifecycle_boundary=owed.boundary,
             owner_address=self._owner_address,
+            bundle_version=owed.bundle_version,
         ).SerializeToString()
 
     def _dirty_marks(self, partitions: set[int]) -> list[DirtyMark]:

@@ -40,11 +40,16 @@ class DispatchConfig:
                 raise ConfigError(f"{name} is {getattr(self, name)}; it must be at least 1")
 
 
+Key = tuple[str, str]
+"""User id, and the version of the bundle that is being rolled out; "" for the ordinary one."""
+
+
 @dataclass
 class Owed:
-    """One user with a dirty mark. Times are monotonic seconds."""
+    """One dirty mark. Times are monotonic seconds."""
 
     user_id: str
+    bundle_version: str
     boundary: int
     since_s: float
     """When the mark was first seen: what has no time in the store counts from then."""
@@ -59,13 +64,18 @@ class Owed:
     """Of the newest job in its topic, as `offset`."""
     offset: int = 0
 
+    @property
+    def key(self) -> Key:
+        """Of its mark."""
+        return self.user_id, self.bundle_version
+
 
 @dataclass(frozen=True, kw_only=True)
 class Backlog:
     """The state of all marks."""
 
     users: int
-    """Owed a summary, resting ones included."""
+    """Owed a summary, resting ones included; one who is owed those of two bundles is two."""
     resting: int
     oldest_s: float
     """How long the oldest mark has waited since this process first saw it, resting ones aside; 0 without any."""
@@ -77,7 +87,7 @@ class Changes:
 
     marks: list[DirtyMark]
     """New, or at another boundary."""
-    gone: list[str]
+    gone: list[Key]
 
     def parts(self, size: int) -> Iterator["Changes"]:
         """The same in parts of at most `size` each, what is gone first."""
@@ -94,13 +104,13 @@ class OwedSummaries:
     def __init__(self, config: DispatchConfig) -> None:
         """Nobody yet."""
         self._config = config
-        self._owed: dict[str, Owed] = {}
-        self._waiting: dict[str, Owed] = {}
+        self._owed: dict[Key, Owed] = {}
+        self._waiting: dict[Key, Owed] = {}
         """For their first job, in the order in which they were seen."""
-        self._under_way: dict[str, Owed] = {}
+        self._under_way: dict[Key, Owed] = {}
         """With a job, or to be tried again: at most `max_in_flight`, but for those that come back from rest."""
-        self._poisoned: dict[str, Owed] = {}
-        self._resting: dict[str, Owed] = {}
+        self._poisoned: dict[Key, Owed] = {}
+        self._resting: dict[Key, Owed] = {}
         self._seen_at_s: float | None = None
 
     def wants_marks(self, now_s: float) -> bool:
@@ -114,20 +124,21 @@ class OwedSummaries:
 
     def changes(self, marks: Sequence[DirtyMark]) -> Changes:
         """`marks` are all there are. May run in another thread than everything else."""
-        known, users = self._owed, {mark.user_id for mark in marks}
-        gone = [user for user in list(known) if user not in users]
-        return Changes([mark for mark in marks if _is_news(mark, known.get(mark.user_id))], gone)
+        known, marked = self._owed, {_key(mark) for mark in marks}
+        gone = [key for key in list(known) if key not in marked]
+        return Changes([mark for mark in marks if _is_news(mark, known.get(_key(mark)))], gone)
 
     def see(self, changes: Changes, now_s: float) -> None:
         """Who rests, or failed, begins anew where the boundary is another."""
         self._seen_at_s = now_s
-        for user in changes.gone:
-            self.completed(user)
+        for key in changes.gone:
+            self.completed(*key)
         for mark in changes.marks:
-            owed = self._owed.get(mark.user_id)
+            key = _key(mark)
+            owed = self._owed.get(key)
             if owed is None:
-                owed = Owed(mark.user_id, mark.lifecycle_boundary, now_s)
-                self._owed[mark.user_id] = self._waiting[mark.user_id] = owed
+                owed = Owed(*key, mark.lifecycle_boundary, now_s)
+                self._owed[key] = self._waiting[key] = owed
             owed.boundary = mark.lifecycle_boundary
             if owed.failures:
                 self._try_again(owed, now_s)
@@ -146,36 +157,36 @@ class OwedSummaries:
 
     def unsend(self, owed: Owed, now_s: float) -> None:
         """The job did not reach its topic, or nobody knows."""
-        if owed.user_id in self._under_way:
+        if owed.key in self._under_way:
             owed.sent, owed.due_s = max(0, owed.sent - 1), now_s
 
-    def progressed(self, user_id: str, now_s: float) -> None:
+    def progressed(self, user_id: str, now_s: float, bundle_version: str = "") -> None:
         """A worker handed in a part, and goes on with the next."""
-        if owed := self._owed.get(user_id):
+        if owed := self._owed.get((user_id, bundle_version)):
             owed.sent, owed.failures = 1, 0
             self._wait(owed, now_s + self._config.redispatch_after_s)
 
-    def released(self, user_id: str, now_s: float) -> None:
+    def released(self, user_id: str, now_s: float, bundle_version: str = "") -> None:
         """A worker stopped without a fault; a mark that is still there is due at once."""
-        if owed := self._owed.get(user_id):
+        if owed := self._owed.get((user_id, bundle_version)):
             self._try_again(owed, now_s)
 
-    def completed(self, user_id: str) -> None:
+    def completed(self, user_id: str, bundle_version: str = "") -> None:
         """The summary ends at the boundary, or the user is gone; a mark seen from now on is a new one."""
-        self._owed.pop(user_id, None)
-        self._leave(user_id)
+        self._owed.pop((user_id, bundle_version), None)
+        self._leave((user_id, bundle_version))
 
-    def failed(self, user_id: str, reason: str, now_s: float) -> None:
+    def failed(self, user_id: str, reason: str, now_s: float, bundle_version: str = "") -> None:
         """A worker met an error with this user: tried again later, and ever later, until it is poisoned."""
-        owed = self._owed.get(user_id)
-        if owed is None or user_id in self._poisoned or user_id in self._resting:
+        owed = self._owed.get((user_id, bundle_version))
+        if owed is None or owed.key in self._poisoned or owed.key in self._resting:
             return
         owed.sent, owed.failures, owed.reason = 0, owed.failures + 1, reason
         wait_s = self._config.interval_s * _RETRY_GROWTH ** min(owed.failures, _MAX_DOUBLINGS)
         self._wait(owed, now_s + min(wait_s, self._config.redispatch_after_s))
         if owed.failures >= self._config.max_failures:
-            self._leave(user_id)
-            self._poisoned[user_id] = owed
+            self._leave(owed.key)
+            self._poisoned[owed.key] = owed
 
     def poisoned(self) -> list[Owed]:
         """Who failed too often and does not rest yet: to be told as a dead letter first."""
@@ -183,8 +194,8 @@ class OwedSummaries:
 
     def rest(self, owed: Owed) -> None:
         """A dead letter tells of it: no more jobs at this boundary."""
-        if self._poisoned.pop(owed.user_id, None):
-            self._resting[owed.user_id] = owed
+        if self._poisoned.pop(owed.key, None):
+            self._resting[owed.key] = owed
 
     def next_due_s(self, now_s: float) -> float | None:
         """When the next one is due without anything being heard; None: nobody is."""
@@ -203,13 +214,17 @@ class OwedSummaries:
         self._wait(owed, now_s)
 
     def _wait(self, owed: Owed, until_s: float) -> None:
-        self._leave(owed.user_id)
+        self._leave(owed.key)
         owed.due_s = until_s
-        self._under_way[owed.user_id] = owed
+        self._under_way[owed.key] = owed
 
-    def _leave(self, user_id: str) -> None:
+    def _leave(self, key: Key) -> None:
         for group in (self._waiting, self._under_way, self._poisoned, self._resting):
-            group.pop(user_id, None)
+            group.pop(key, None)
+
+
+def _key(mark: DirtyMark) -> Key:
+    return mark.user_id, mark.bundle_version
 
 
 def _is_news(mark: DirtyMark, owed: Owed | None) -> bool:

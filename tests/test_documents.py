@@ -5,6 +5,7 @@ import tomllib
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 from prometheus_client.parser import text_string_to_metric_families
@@ -12,11 +13,13 @@ from typer.testing import CliRunner
 
 from model.training.config import TrainConfig
 from protos.trending_pb2 import PartitionTrending
+from services.answer_stats import AnswerStats
 from services.batcher import Batcher, BatchingConfig
 from services.cli.main import app
 from services.cli.train import read_train_config
 from services.context_cache import ContextCache
 from services.metrics.serving import (
+    AnswerCollector,
     CatalogueCollector,
     GenerationCollector,
     RequestCollector,
@@ -25,6 +28,7 @@ from services.metrics.serving import (
 from services.metrics.workers import CompressionCollector, TrendingCollector
 from services.request_stats import RequestStats
 from services.settings import Settings, load_settings
+from services.traffic_split import Role
 from services.trending import Trending
 from stream.trending_counts import TrendingConfig
 from tests.services.test_catalogue_metrics import followed_catalogue
@@ -89,14 +93,18 @@ def exposed_metrics() -> list[tuple[str, str, set[str]]]:
     batcher: Batcher[None, None] = Batcher(lambda *_: [], ThreadPoolExecutor(1), BatchingConfig())
     contexts = ContextCache(0)
     contexts.parts["recent", "hit"] = contexts.keys["real"] = 1
+    generating = SimpleNamespace(batcher=batcher, contexts=contexts)
+    stats = AnswerStats()
+    stats.count(Role.PRIMARY, "OK", 0.1, ["summary_missing"])
     collectors = [
         busy_node(),
         RequestCollector(requests),
         CompressionCollector({}, lambda: 0),
-        GenerationCollector(batcher, contexts),
-        CatalogueCollector(followed_catalogue()),
+        GenerationCollector(lambda: {Role.PRIMARY: generating}),
+        AnswerCollector(stats, lambda: {Role.PRIMARY: ("v1", 1.0)}),
+        CatalogueCollector(followed_catalogue),
         TrendingCollector({}, lambda: {0: 1}),
-        SourceCollector({"personal": 1}, heard_trending()),
+        SourceCollector(lambda: {Role.PRIMARY: {"personal": 1}}, heard_trending()),
     ]
     return [
         (

@@ -1,20 +1,28 @@
-"""`gemstream bundle`: what a trained bundle is."""
+"""`gemstream bundle`: what a trained bundle is, and which ones are served."""
 
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
+from services.cli import served_bundles
 from services.cli.options import ConfigOption
 from services.cli.output import JsonOption, bytes_text, print_json, print_table
 from services.settings import load_settings
 
-app = typer.Typer(help="What a trained bundle is.", no_args_is_help=True)
+app = typer.Typer(
+    help="What a trained bundle is, and which ones inference nodes serve.", no_args_is_help=True
+)
+app.command("load")(served_bundles.load)
+app.command("share")(served_bundles.set_share)
+app.command("promote")(served_bundles.promote)
+app.command("unload")(served_bundles.unload)
+app.command("status")(served_bundles.status)
 
 
 @app.callback()
 def group() -> None:
-    """What a trained bundle is."""
+    """What a trained bundle is, and which ones inference nodes serve."""
 
 
 @app.command()

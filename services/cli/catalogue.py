@@ -15,7 +15,7 @@ from services.cli.options import (
     ConfigOption,
     RecommenderAddressOption,
     TimeoutOption,
-    catalogue_address,
+    admin_of_inference_node,
 )
 from services.cli.output import (
     JsonOption,
@@ -129,7 +129,7 @@ def list_items(
         limit=limit,
         after_item_id=after,
     )
-    with CatalogueClient(catalogue_address(address, config), timeout) as client:
+    with CatalogueClient(admin_of_inference_node(address, config), timeout) as client:
         reply = client.list_items(request)
     if as_json:
         print_json(message_document(reply))
@@ -161,7 +161,7 @@ def show(
     as_json: JsonOption = False,
 ) -> None:
     """Show one item: its SID, how many share it, where it comes from, and whether it is recommended."""
-    with CatalogueClient(catalogue_address(address, config), timeout) as client:
+    with CatalogueClient(admin_of_inference_node(address, config), timeout) as client:
         one = client.describe_item(item_id)
     if as_json:
         print_json(message_document(one))
@@ -189,7 +189,7 @@ def stats(
     as_json: JsonOption = False,
 ) -> None:
     """Show what a node serves: version, items, what is pending, removed, refused."""
-    where = catalogue_address(address, config)
+    where = admin_of_inference_node(address, config)
     with CatalogueClient(where, timeout) as client:
         found = client.describe()
     if as_json:
@@ -223,7 +223,7 @@ def versions(
     as_json: JsonOption = False,
 ) -> None:
     """List the versions that a node keeps, oldest first; the last one is served."""
-    with CatalogueClient(catalogue_address(address, config), timeout) as client:
+    with CatalogueClient(admin_of_inference_node(address, config), timeout) as client:
         found = client.describe()
     if as_json:
         print_json([message_document(version) for version in found.versions])
@@ -265,7 +265,7 @@ def _admin(
 ) -> None:
     documents: dict[str, Any] = {}
     given: Sequence[str | None] = addresses or [None]
-    targets = [catalogue_address(address, config) for address in given]
+    targets = [admin_of_inference_node(address, config) for address in given]
     for target in targets:
         address = target.address
         with CatalogueClient(target, timeout_s) as client:
@@ -302,7 +302,7 @@ def _wait(
 ) -> catalogue_pb2.CatalogueVersion | None:
     if not wait:
         return None
-    with CatalogueClient(catalogue_address(address, config), timeout_s) as client:
+    with CatalogueClient(admin_of_inference_node(address, config), timeout_s) as client:
         return client.wait_for_offset(next_offset)
 
 

@@ -51,8 +51,8 @@ def state_address(given: str | None, config: Path | None) -> Target:
     return Target(given or settings.state_node.address, credentials)
 
 
-def catalogue_address(given: str | None, config: Path | None) -> Target:
-    """The inference node whose catalogue is asked about; as `recommender_address`, with the token of admin calls."""
+def admin_of_inference_node(given: str | None, config: Path | None) -> Target:
+    """The inference node to administer; as `recommender_address`, with the token of admin calls."""
     settings = load_settings(config, {})
     credentials = client_credentials(settings.tls, settings.admin)
     return Target(given or settings.inference_node.listen, credentials)

@@ -1,6 +1,7 @@
 """`gemstream run`: one role in the foreground, as an ordinary process."""
 
 from enum import StrEnum
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -9,8 +10,11 @@ from services.cli.options import BootstrapOption, BundleOption, ConfigOption, Da
 from services.cli.output import CommandError
 from services.errors import SettingsError
 from services.local_broker import find_bootstrap
-from services.settings import load_settings
+from services.settings import for_candidate, load_settings
 from services.supervisor import EX_CONFIG
+
+_CANDIDATE = Path("candidate")
+"""A worker's --bundle that names the settings' candidate; a directory of that name is to be given as an absolute path."""
 
 
 class Role(StrEnum):
@@ -41,15 +45,25 @@ def run(
         ),
     ] = False,
 ) -> None:
-    """Run one role until it is told to stop."""
+    """Run one role until it is told to stop.
+
+    `compression-worker --bundle candidate` compresses with the bundle in [inference_node.candidate], for its rollout alone.
+    """
     from dataclasses import replace
 
     from services.process import run_role
 
     try:
+        is_candidate = bundle == _CANDIDATE and role is Role.COMPRESSION_WORKER
         settings = load_settings(
-            config, {"bootstrap": bootstrap, "data_dir": data_dir, "bundle": bundle}
+            config,
+            {
+                "bootstrap": bootstrap,
+                "data_dir": data_dir,
+                "bundle": None if is_candidate else bundle,
+            },
         )
+        settings = for_candidate(settings) if is_candidate else settings
         if accept_hole:
             settings = replace(settings, consumer=replace(settings.consumer, accept_hole=True))
         if accept_log_damage:

@@ -3,7 +3,7 @@
 import typer
 
 from protos import admin_pb2
-from services.cli import backfill, checkpoints
+from services.cli import backfill, checkpoints, rollout
 from services.cli.options import ConfigOption, StateAddressOption, TimeoutOption, state_address
 from services.cli.output import (
     JsonOption,
@@ -21,6 +21,7 @@ app.command("verify")(checkpoints.verify)
 app.command("restore")(checkpoints.restore)
 app.command("backfill")(backfill.backfill)
 app.command("recompress")(backfill.recompress)
+app.add_typer(rollout.app, name="rollout")
 
 
 @app.command()

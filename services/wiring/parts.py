@@ -3,14 +3,16 @@
 import asyncio
 import logging
 from collections.abc import Sequence
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from services.credentials import TOKEN_VARIABLE, server_credentials
 from services.errors import SettingsError
 from services.grpc_server import PROTECTED_SERVICES, GrpcServer, is_loopback
 from services.settings import Settings
 from services.tracing import start_tracing
-from state.segments import HistoryConfig
+
+if TYPE_CHECKING:  # the state node does without PyTorch
+    from model.bundle import Bundle
 
 log = logging.getLogger(__name__)
 
@@ -43,13 +45,13 @@ def limit_threads(num_threads: int) -> None:
     torch.set_num_threads(num_threads)
 
 
-def check_history(trained: HistoryConfig, settings: Settings) -> None:
-    """Segments must be cut in serving as they were in training."""
+def check_history(bundle: "Bundle", settings: Settings) -> None:
+    """Segments must be cut in serving as they were in training. Raises SettingsError."""
     served = settings.history
     for name in ("recent_len", "mid_term_len", "chunk_len"):
-        if getattr(trained, name) != getattr(served, name):
+        if getattr(bundle.history, name) != getattr(served, name):
             raise SettingsError(
-                f"the bundle {settings.bundle} was trained with history.{name} = {getattr(trained, name)}, the "
+                f"the bundle {bundle.path} was trained with history.{name} = {getattr(bundle.history, name)}, the "
                 f"configuration says {getattr(served, name)}; set it to the bundle's, or train another bundle"
             )
 

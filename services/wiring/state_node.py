@@ -7,6 +7,7 @@ from functools import partial
 from typing import Any
 
 from protos.admin_pb2_grpc import add_AdminServiceServicer_to_server
+from protos.rollout_pb2_grpc import add_RolloutServiceServicer_to_server
 from protos.state_pb2_grpc import add_StateServiceServicer_to_server
 from services.admin_service import AdminService, NodeView
 from services.backfill_taker import BackfillTaker
@@ -15,6 +16,8 @@ from services.metrics.exposition import Metrics
 from services.metrics.serving import RequestCollector
 from services.metrics.state_node import StateNodeCollector
 from services.node_identity import claim, node_identity
+from services.rollout import Rollouts
+from services.rollout_service import RolloutService
 from services.settings import Settings
 from services.state_node import Eraser, StateNode
 from services.state_service import StateService
@@ -46,6 +49,7 @@ log = logging.getLogger(__name__)
 
 STATE_SERVICE = "gemstream.v1.StateService"
 ADMIN_SERVICE = "gemstream.v1.AdminService"
+ROLLOUT_SERVICE = "gemstream.v1.RolloutService"
 
 
 async def run_state_node(settings: Settings, stop: asyncio.Event) -> None:
@@ -79,7 +83,9 @@ def _state_node(settings: Settings, bootstrap: str) -> StateNode:
         stores,
         dispatcher.wake,
     )
-    server = make_server(settings, "state-node", config.listen, [STATE_SERVICE, ADMIN_SERVICE])
+    names = [STATE_SERVICE, ADMIN_SERVICE, ROLLOUT_SERVICE]
+    server = make_server(settings, "state-node", config.listen, names)
+    rollouts = Rollouts(stores, consumer.served, dispatcher.wake)
     eraser = Eraser(stores, config.erase_interval_s)
     checkpoints = _checkpointer(settings, stores, consumer, restorer) if restorer else None
     checkpoint_log = checkpoints.log if checkpoints else CheckpointLog()
@@ -112,6 +118,7 @@ def _state_node(settings: Settings, bootstrap: str) -> StateNode:
         dispatcher=dispatcher,
         announcer=announcer,
         eraser=eraser,
+        rollouts=rollouts,
         stores=stores,
         watchdog=watchdog,
         endpoints=endpoints,
@@ -134,6 +141,7 @@ def _state_node(settings: Settings, bootstrap: str) -> StateNode:
     service = StateService(stores, topics.num_partitions, consumer.served, dispatcher)
     add_StateServiceServicer_to_server(service, server.server)
     add_AdminServiceServicer_to_server(AdminService(view), server.server)
+    add_RolloutServiceServicer_to_server(RolloutService(rollouts, stores), server.server)
     return node
 
 

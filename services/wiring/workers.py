@@ -31,7 +31,7 @@ async def run_compression_worker(settings: Settings, stop: asyncio.Event) -> Non
     bootstrap, config = bootstrap_of(settings), settings.compression_worker
     limit_threads(config.num_threads)
     bundle = load_bundle(settings.bundle)
-    check_history(bundle.history, settings)
+    check_history(bundle, settings)
     await unless_stopped(ensure_topics(bootstrap, settings.topics), stop)
     executor = ThreadPoolExecutor(1, thread_name_prefix="compressor")
     worker = CompressionWorker(
@@ -41,14 +41,17 @@ async def run_compression_worker(settings: Settings, stop: asyncio.Event) -> Non
         config.max_chunks,
         credentials=client_credentials(settings.tls),
     )
+    name = "compression-worker-candidate" if config.only_rollout else "compression-worker"
     app = CompressionApp(
         CompressionAppConfig(
             bootstrap=bootstrap,
-            data_dir=settings.data_dir / "compression-worker",
+            data_dir=settings.data_dir / name,
             group=config.group,
             topic=settings.topics.compression_jobs,
             max_batch=config.max_batch,
             batch_within_s=config.batch_within_s,
+            bundle_version=bundle.version,
+            only_rollout=config.only_rollout,
         ),
         worker.compress,
     )
@@ -103,5 +106,5 @@ def bundle_compressor(settings: Settings) -> Compressor:
 
     limit_threads(1)
     bundle = load_bundle(settings.bundle)
-    check_history(bundle.history, settings)
+    check_history(bundle, settings)
     return BundleCompressor(bundle)

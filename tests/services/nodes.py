@@ -67,16 +67,16 @@ class FakeOwner:
     def wake(self) -> None:
         self.wakes += 1
 
-    def progressed(self, user_id: str) -> None:
+    def progressed(self, user_id: str, bundle_version: str = "") -> None:
         self.outcomes.append(f"{user_id} progressed")
 
-    def released(self, user_id: str) -> None:
+    def released(self, user_id: str, bundle_version: str = "") -> None:
         self.outcomes.append(f"{user_id} released")
 
-    def completed(self, user_id: str) -> None:
+    def completed(self, user_id: str, bundle_version: str = "") -> None:
         self.outcomes.append(f"{user_id} completed")
 
-    def failed(self, user_id: str, reason: str) -> None:
+    def failed(self, user_id: str, reason: str, bundle_version: str = "") -> None:
         self.outcomes.append(f"{user_id} failed: {reason}")
 
     async def delete(self, user: str) -> None:
@@ -201,7 +201,9 @@ async def recommending(
         fake: Any = recommender or FakeRecommender()
         generator = Generator(fake, users, executor)
         running = asyncio.create_task(generator.run())
-        service = RecommenderService(generator, RequestLog(enabled=log_requests))
+        service = RecommenderService(
+            lambda _: contextlib.nullcontext(generator), RequestLog(enabled=log_requests)
+        )
         add_RecommenderServiceServicer_to_server(service, server.server)
         address = await server.start()
         await server.set_serving(True)

@@ -33,7 +33,7 @@ def followed_catalogue() -> CatalogueFollower:
 
 
 def test_figures_of_the_served_version() -> None:
-    samples = parse(expose(CatalogueCollector(followed_catalogue())))
+    samples = parse(expose(CatalogueCollector(followed_catalogue)))
     figures = {
         name[0].removeprefix("gemstream_catalogue_"): value
         for name, value in samples.items()

@@ -153,7 +153,7 @@ def test_what_belongs_to_no_user_is_checked_too() -> None:
     store.database.write(batch)
     assert [record for _, record, _ in damage_of(store)] == [
         "format",
-        "position, hole or dirty mark",
+        "position, hole, dirty mark or rollout",
     ]
 
 

@@ -177,3 +177,22 @@ async def test_nobody_answers(tmp_path: Path, unused_tcp_port: int) -> None:
 def test_settings_out_of_range(wrong: dict[str, object], tmp_path: Path) -> None:
     with pytest.raises(ConfigError):
         CompressionAppConfig(bootstrap="b:1", data_dir=tmp_path, **wrong)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("named", "only_rollout", "taken"),
+    [
+        ("", False, True),
+        ("", True, False),
+        ("v2", True, True),
+        ("v2", False, True),
+        ("v3", False, False),
+    ],
+)
+def test_jobs_go_to_the_workers_of_their_bundle(
+    named: str, only_rollout: bool, taken: bool, tmp_path: Path
+) -> None:
+    config = CompressionAppConfig(
+        bootstrap="b:1", data_dir=tmp_path, bundle_version="v2", only_rollout=only_rollout
+    )
+    assert config.takes(CompressionJob(user_id="ann", bundle_version=named)) is taken

@@ -134,6 +134,23 @@ def test_what_is_not_marked_is_nobody() -> None:
     assert owed.backlog(1).users == 0
 
 
+def test_marks_of_two_bundles_are_dispatched_each_by_itself() -> None:
+    owed = seeing()
+    owed.see(owed.changes([DirtyMark("ann", 6), DirtyMark("ann", 6, "v2")]), 0)
+    due = owed.due(0)
+    assert [each.key for each in due] == [("ann", ""), ("ann", "v2")]
+    for each in due:
+        owed.send(each, 0)
+    owed.completed("ann")
+    owed.released("ann", 1)  # nobody: that mark is done
+    assert send(owed, 1) == []
+    for _ in range(3):
+        owed.failed("ann", "on fire", 1, "v2")
+    assert [each.key for each in owed.poisoned()] == [("ann", "v2")]
+    owed.see(owed.changes([DirtyMark("ann", 9)]), 2)
+    assert (owed.poisoned(), [each.key for each in owed.due(2)]) == ([], [("ann", "")])
+
+
 def test_a_retry_waits_no_longer_than_a_lost_job() -> None:
     owed = OwedSummaries(DispatchConfig(max_failures=50))
     see(owed, 0, "ann")
