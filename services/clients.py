@@ -1,6 +1,7 @@
 """gRPC clients of the state node, and of everything the command line asks."""
 
 import asyncio
+import time
 from collections.abc import Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from typing import Any
@@ -11,6 +12,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from protos import admin_pb2, admin_pb2_grpc, recommender_pb2, recommender_pb2_grpc, state_pb2
 from protos.state_pb2_grpc import StateServiceStub
 from services.channels import Target, open_aio_channel, open_channel
+from services.circuit_breaker import CircuitBreaker
 from services.credentials import ClientCredentials
 from services.errors import NotFound, Unreachable
 from services.state_messages import (
@@ -42,6 +44,7 @@ class StateClient(AbstractAsyncContextManager["StateClient"]):
         """Nothing is connected before the first call."""
         self._address = address
         self._timeout_s = timeout_s
+        self._reads = CircuitBreaker(address)
         self._channel = open_aio_channel(Target(address, credentials))
         self._stub = StateServiceStub(self._channel)
         self._health = health_pb2_grpc.HealthStub(self._channel)
@@ -57,32 +60,43 @@ class StateClient(AbstractAsyncContextManager["StateClient"]):
         return None if reply is None else user_from_wire(reply).decode(user_id)
 
     async def read_delta(
-        self, user_id: str, bundle_version: str, known: Known | None
+        self,
+        user_id: str,
+        bundle_version: str,
+        known: Known | None,
+        timeout_s: float | None = None,
     ) -> UserDelta | None:
-        """The user's state without what is known of it; None when there is none. Raises Unreachable, StateError."""
+        """The user's state without what is known of it; None when there is none. Raises Unreachable, StateError.
+
+        `timeout_s` where the caller has less time than this client takes.
+        """
         request = state_pb2.GetUserStateRequest(user_id=user_id, bundle_version=bundle_version)
         if known is not None:
             request.known.CopyFrom(known_to_wire(known))
-        reply = await self._find(self._stub.GetUserState, request)
+        reply = await self._find(self._stub.GetUserState, request, timeout_s)
         return None if reply is None else decode_delta(user_id, user_from_wire(reply))
 
-    async def read_seen(self, user_id: str, known: KnownSeen | None = None) -> SeenItems | None:
+    async def read_seen(
+        self, user_id: str, known: KnownSeen | None = None, timeout_s: float | None = None
+    ) -> SeenItems | None:
         """Items of the lifecycle segment, from where `known` ends; None when there is no such user. Raises Unreachable."""
         request = state_pb2.GetSeenItemsRequest(user_id=user_id)
         if known is not None:
             request.known.CopyFrom(known_seen_to_wire(known))
-        reply = await self._find(self._stub.GetSeenItems, request)
+        reply = await self._find(self._stub.GetSeenItems, request, timeout_s)
         return None if reply is None else seen_from_wire(reply)
 
-    async def _find(self, method: Any, request: Any) -> Any:
-        """The reply; None for NOT_FOUND."""
-        try:
-            return await method(request, timeout=self._timeout_s, metadata=outgoing_trace())
-        except grpc.RpcError as error:
-            mapped = from_rpc_error(error, self._address)
-            if isinstance(mapped, NotFound):
-                return None
-            raise mapped from error
+    async def _find(self, method: Any, request: Any, timeout_s: float | None = None) -> Any:
+        """The reply; None for NOT_FOUND. Raises Unreachable at once where the node has just said nothing in time."""
+        timeout_s = _shorter(self._timeout_s, timeout_s)
+        with self._reads.call():
+            try:
+                return await method(request, timeout=timeout_s, metadata=outgoing_trace())
+            except grpc.RpcError as error:
+                mapped = from_rpc_error(error, self._address)
+                if isinstance(mapped, NotFound):
+                    return None
+                raise mapped from error
 
     async def is_ready(self) -> bool:
         """Whether the node answers and has caught up."""
@@ -178,14 +192,24 @@ class RoutedStateClient(AbstractAsyncContextManager["RoutedStateClient"]):
         return await (await self._owner(user_id)).read_user(user_id, bundle_version)
 
     async def read_delta(
-        self, user_id: str, bundle_version: str, known: Known | None
+        self,
+        user_id: str,
+        bundle_version: str,
+        known: Known | None,
+        timeout_s: float | None = None,
     ) -> UserDelta | None:
         """As StateClient.read_delta."""
-        return await (await self._owner(user_id)).read_delta(user_id, bundle_version, known)
+        until_s = time.monotonic() + _shorter(self._timeout_s, timeout_s)
+        owner = await self._owner(user_id, timeout_s)
+        return await owner.read_delta(user_id, bundle_version, known, until_s - time.monotonic())
 
-    async def read_seen(self, user_id: str, known: KnownSeen | None = None) -> SeenItems | None:
+    async def read_seen(
+        self, user_id: str, known: KnownSeen | None = None, timeout_s: float | None = None
+    ) -> SeenItems | None:
         """As StateClient.read_seen."""
-        return await (await self._owner(user_id)).read_seen(user_id, known)
+        until_s = time.monotonic() + _shorter(self._timeout_s, timeout_s)
+        owner = await self._owner(user_id, timeout_s)
+        return await owner.read_seen(user_id, known, until_s - time.monotonic())
 
     async def is_ready(self) -> bool:
         """Whether every partition is served by a node that answers and has caught up."""
@@ -196,9 +220,9 @@ class RoutedStateClient(AbstractAsyncContextManager["RoutedStateClient"]):
             return False
         return all(await asyncio.gather(*(self._clients.at(each).is_ready() for each in addresses)))
 
-    async def _owner(self, user_id: str) -> StateClient:
+    async def _owner(self, user_id: str, timeout_s: float | None = None) -> StateClient:
         partition = partition_of(user_id, self._num_partitions)
-        address = await self._find_owner(partition, self._timeout_s)
+        address = await self._find_owner(partition, _shorter(self._timeout_s, timeout_s))
         if address is None:
             raise Unreachable(f"no state node has announced to serve partition {partition}")
         return self._clients.at(address)
@@ -288,3 +312,8 @@ def _call(method: Any, request: Any, target: Target, timeout_s: float) -> Any:
         return method(request, timeout=timeout_s, metadata=target.credentials.metadata)
     except grpc.RpcError as error:
         raise from_rpc_error(error, target.address) from error
+
+
+def _shorter(timeout_s: float, asked_s: float | None) -> float:
+    """Of a client's time and its caller's, where that has any."""
+    return timeout_s if asked_s is None else min(timeout_s, asked_s)

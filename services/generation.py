@@ -23,6 +23,9 @@ if TYPE_CHECKING:  # the state node imports this package, too, and does without 
 
 log = logging.getLogger(__name__)
 
+_SHARE_OF_READING = 0.5
+"""Of the time that a caller has left: what a read may take of it, so that an answer without it is still in time."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class UserView:
@@ -75,7 +78,11 @@ class UserReader(SeenReader, Protocol):
     """Where user states are read."""
 
     async def read_delta(
-        self, user_id: str, bundle_version: str, known: Known | None
+        self,
+        user_id: str,
+        bundle_version: str,
+        known: Known | None,
+        timeout_s: float | None = None,
     ) -> UserDelta | None:
         """What changed since `known`; None when there is no such user. Raises Unreachable, DataLoss."""
         ...
@@ -195,13 +202,15 @@ class Generator:
         Raises Unreachable, DataLoss, Overloaded, DeadlineExceeded.
         """
         stages = Stages()
-        user, is_stale = await self._read(user_id)
+        user, is_stale = await self._read(user_id, deadline_s)
         stages.end("read")
         if user is None:
             return await self.popular(query, deadline_s=deadline_s)
         seen_complete = True
         if exclude_seen:
-            query, seen_complete = await without_seen(self._seen, user.state, query)
+            query, seen_complete = await without_seen(
+                self._seen, user.state, query, _time_to_read_s(deadline_s)
+            )
             stages.end("seen")
         job = _Job(query=query, user=user, explain=explain)
         answer = await self.batcher.submit(job, deadline_s)
@@ -219,19 +228,26 @@ class Generator:
         answer = await self.batcher.submit(_Job(query=query), deadline_s)
         return Generated(items=answer.items, view=None, bundle_version=self.bundle_version)
 
-    async def _read(self, user_id: str) -> tuple[UserSegments | None, bool]:
+    async def _read(
+        self, user_id: str, deadline_s: float | None
+    ) -> tuple[UserSegments | None, bool]:
         """The user as of now, from what is cached and what is new; and whether it is stale: nobody told what is new."""
         cached = self.contexts.get(user_id)
         previous = cached.user if cached else None
         try:
             delta = await self._users.read_delta(
-                user_id, self.bundle_version, previous.known if previous else None
+                user_id,
+                self.bundle_version,
+                previous.known if previous else None,
+                _time_to_read_s(deadline_s),
             )
             if delta is not None:
                 try:
                     return apply_delta(previous, delta), False
                 except StaleDelta:
-                    delta = await self._users.read_delta(user_id, self.bundle_version, None)
+                    delta = await self._users.read_delta(
+                        user_id, self.bundle_version, None, _time_to_read_s(deadline_s)
+                    )
         except Unreachable as error:
             if previous is None:
                 raise
@@ -301,3 +317,10 @@ class Generator:
             summary_boundary=summary.boundary if summary else None,
             is_stale=is_stale,
         )
+
+
+def _time_to_read_s(deadline_s: float | None) -> float | None:
+    """What one read may take; None: the client's own limit alone."""
+    return (
+        None if deadline_s is None else _SHARE_OF_READING * max(0.0, deadline_s - time.monotonic())
+    )

@@ -21,7 +21,9 @@ _ENTRY_BYTES = 400
 class SeenReader(Protocol):
     """Where the lifecycle segment's items are read."""
 
-    async def read_seen(self, user_id: str, known: KnownSeen | None = None) -> SeenItems | None:
+    async def read_seen(
+        self, user_id: str, known: KnownSeen | None = None, timeout_s: float | None = None
+    ) -> SeenItems | None:
         """Items from where `known` ends; None when there is no such user. Raises Unreachable, DataLoss."""
         ...
 
@@ -47,17 +49,19 @@ class SeenItemsCache:
         self._entries: OrderedDict[str, _Entry] = OrderedDict()
         self.num_bytes = 0
 
-    async def item_ids(self, user_id: str) -> ItemIds:
-        """Exact over the kept lifecycle segment. Raises Unreachable, DataLoss."""
+    async def item_ids(self, user_id: str, timeout_s: float | None = None) -> ItemIds:
+        """Exact over the kept lifecycle segment; a read takes at most `timeout_s`. Raises Unreachable, DataLoss."""
         entry = self._entries.get(user_id)
-        seen = await self._users.read_seen(user_id, entry.known if entry else None)
+        seen = await self._users.read_seen(user_id, entry.known if entry else None, timeout_s)
         if seen is not None and entry is not None and seen.start != seen.first_position:
             if seen.first_position == entry.first_position:
                 item_ids = entry.item_ids
                 if len(seen.item_ids):
                     item_ids = np.union1d(item_ids, seen.item_ids)
                 return self._keep(user_id, replace(seen, item_ids=item_ids))
-            seen = await self._users.read_seen(user_id)  # the oldest chunks left the history
+            seen = await self._users.read_seen(
+                user_id, None, timeout_s
+            )  # the oldest chunks left the history
         if seen is None:
             self._drop(user_id)
             return np.zeros(0, np.uint64)
@@ -82,7 +86,9 @@ class SeenItemsCache:
         self.num_bytes -= 0 if entry is None else entry.num_bytes
 
 
-async def without_seen(seen: SeenItemsCache, state: UserState, query: Query) -> tuple[Query, bool]:
+async def without_seen(
+    seen: SeenItemsCache, state: UserState, query: Query, timeout_s: float | None = None
+) -> tuple[Query, bool]:
     """The query without the items that the user has had, and whether these are all of them.
 
     The rows of the state begin where the lifecycle segment ends. A boundary that moves between the two reads only
@@ -91,7 +97,7 @@ async def without_seen(seen: SeenItemsCache, state: UserState, query: Query) -> 
     parts, complete = [query.filter.exclude_ids, state.rows["item_id"]], True
     if state.meta.lifecycle_boundary > state.meta.first_position:
         try:
-            parts.append(await seen.item_ids(state.user_id))
+            parts.append(await seen.item_ids(state.user_id, timeout_s))
         except (Unreachable, DataLoss) as error:
             complete = False
             log.warning(

@@ -56,6 +56,9 @@ class FakeOwner:
     stuck_at: int | None = None
     """Offset of a request that stays in the log, not applied."""
     checkpoints: Checkpointer | None = None
+    is_frozen: bool = False
+    """Reads are heard and never answered."""
+    reads: int = 0
 
     def __post_init__(self) -> None:
         for partition in range(NUM_PARTITIONS):
@@ -114,7 +117,8 @@ class FakeOwner:
         """The address of the running services."""
         names = ["gemstream.v1.StateService", "gemstream.v1.AdminService"]
         server = GrpcServer("127.0.0.1:0", names, credentials, tracing)
-        service = StateService(self.stores, NUM_PARTITIONS, lambda: self.assigned, self)
+        service = _FreezingService(self.stores, NUM_PARTITIONS, lambda: self.assigned, self)
+        service.owner = self
         node = NodeView(
             self.stores,
             NUM_PARTITIONS,
@@ -134,6 +138,16 @@ class FakeOwner:
             yield address
         finally:
             await server.stop()
+
+
+class _FreezingService(StateService):
+    owner: FakeOwner
+
+    async def GetUserState(self, request: Any, context: Any) -> Any:  # noqa: N802
+        self.owner.reads += 1
+        if self.owner.is_frozen:
+            await asyncio.Event().wait()
+        return await super().GetUserState(request, context)
 
 
 @dataclass(frozen=True)

@@ -385,9 +385,15 @@ class Blind:
         self._users = users
 
     async def read_delta(
-        self, user_id: str, bundle_version: str, known: Known | None
+        self,
+        user_id: str,
+        bundle_version: str,
+        known: Known | None,
+        timeout_s: float | None = None,
     ) -> UserDelta | None:
-        return await self._users.read_delta(user_id, bundle_version, known)
+        return await self._users.read_delta(user_id, bundle_version, known, timeout_s)
 
-    async def read_seen(self, user_id: str, known: object = None) -> None:
+    async def read_seen(
+        self, user_id: str, known: object = None, timeout_s: float | None = None
+    ) -> None:
         raise Unreachable("away")

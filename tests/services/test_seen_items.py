@@ -19,7 +19,9 @@ class OwnersStore:
     def store_of(self, user_id: str) -> UserStore:
         return self.owner.store_of(user_id)
 
-    async def read_seen(self, user_id: str, known: KnownSeen | None = None) -> SeenItems | None:
+    async def read_seen(
+        self, user_id: str, known: KnownSeen | None = None, timeout_s: float | None = None
+    ) -> SeenItems | None:
         seen = self.store_of(user_id).read_seen(user_id, known)
         self.calls += 1
         self.items += 0 if seen is None else len(seen.item_ids)
@@ -71,7 +73,9 @@ async def test_bytes_are_bounded_by_leaving_out_who_was_asked_for_longest_ago() 
         def __init__(self) -> None:
             self.known = []
 
-        async def read_seen(self, user_id: str, known: KnownSeen | None = None) -> SeenItems:
+        async def read_seen(
+            self, user_id: str, known: KnownSeen | None = None, timeout_s: float | None = None
+        ) -> SeenItems:
             self.known.append(known)
             ids: ItemIds = np.arange(1, 11, dtype=np.uint64)
             start = known.end if known else 0
