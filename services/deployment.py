@@ -9,7 +9,7 @@ import grpc
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from services.channels import Target, open_aio_channel
-from services.credentials import client_credentials
+from services.credentials import client_credentials, server_credentials
 from services.errors import CannotListen, SettingsError
 from services.settings import Settings
 from services.supervisor import Child, Supervisor
@@ -25,6 +25,8 @@ def check_before_start(settings: Settings, roles: Sequence[str]) -> None:
             f"no bundle at {settings.bundle}: train one with `gemstream train`, name another with --bundle, "
             "or run without a network: `gemstream up --role state-node`"
         )
+    if _addresses(settings, roles):
+        server_credentials(settings.tls, settings.admin)
     for address in [*_addresses(settings, roles), *_metrics_addresses(settings, roles)]:
         _check_free(address)
 

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from model.engine_config import EngineConfig
+from model.num_threads import check_num_threads
 from services.batcher import BatchingConfig
 from services.candidate_config import CandidateConfig
 from services.catalogue_config import CatalogueConfig
@@ -101,11 +102,9 @@ class InferenceNodeConfig:
                 f"max_per_first_code is {self.max_per_first_code} and exact_search {self.exact_search}; "
                 "the first must be at least 1, and needs exact_search off"
             )
-        if self.num_threads < 1 or self.little_history < 0:
-            raise ConfigError(
-                f"num_threads is {self.num_threads} and little_history {self.little_history}; "
-                "they must be at least 1 and 0"
-            )
+        check_num_threads(self.num_threads)
+        if self.little_history < 0:
+            raise ConfigError(f"little_history is {self.little_history}; it must be at least 0")
         if self.state_timeout_s <= 0:
             raise ConfigError(f"state_timeout_s is {self.state_timeout_s}; it must be above 0")
 
@@ -131,7 +130,8 @@ class CompressionWorkerConfig:
 
     def __post_init__(self) -> None:
         """Check the limits."""
-        for name in ("max_batch", "concurrency", "max_chunks", "num_threads"):
+        check_num_threads(self.num_threads)
+        for name in ("max_batch", "concurrency", "max_chunks"):
             if getattr(self, name) < 1:
                 raise ConfigError(f"{name} is {getattr(self, name)}; it must be at least 1")
         _check_metrics_address(self.metrics_listen)

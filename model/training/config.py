@@ -5,6 +5,7 @@ from typing import Literal
 
 from model.errors import ModelConfigError
 from model.network import NetworkConfig
+from model.num_threads import check_num_threads
 from model.summary_size import check_summary_size
 from model.tokenizer.item_vectors import ItemVectorConfig
 from model.tokenizer.tokenizer import TokenizerConfig
@@ -106,9 +107,10 @@ class TrainConfig:
     def __post_init__(self) -> None:
         """Check the limits, and that the network's summaries can be stored."""
         check_summary_size(self.network)
+        check_num_threads(self.num_threads)
         for name in (
             "min_item_count", "batch_size", "targets", "target_window", "lifecycle_sample",
-            "num_threads", "evaluation_users",
+            "evaluation_users",
         ):  # fmt: skip
             if getattr(self, name) < 1:
                 raise ModelConfigError(f"{name} is {getattr(self, name)}; it must be at least 1")

@@ -8,6 +8,7 @@ import typer
 
 from services.cli.options import BootstrapOption, BundleOption, ConfigOption, DataDirOption
 from services.cli.output import CommandError
+from services.credentials import server_credentials
 from services.errors import SettingsError
 from services.local_broker import find_bootstrap
 from services.settings import for_candidate, load_settings
@@ -68,6 +69,8 @@ def run(
             settings = replace(settings, consumer=replace(settings.consumer, accept_hole=True))
         if accept_log_damage:
             settings = replace(settings, rocks=replace(settings.rocks, accept_log_damage=True))
+        if role in (Role.STATE_NODE, Role.INFERENCE_NODE):
+            server_credentials(settings.tls, settings.admin)  # before anything is waited for
         if role is not Role.INFERENCE_NODE or settings.inference_node.state_address is None:
             settings = replace(settings, bootstrap=find_bootstrap(settings))
     except SettingsError as error:

@@ -3,9 +3,14 @@
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
 
+from services.cli.main import app
+from services.cli.output import CommandError
+from services.deployment import check_before_start
 from services.errors import SettingsError
 from services.settings import load_settings
+from services.supervisor import EX_CONFIG
 
 
 def test_defaults_need_no_file() -> None:
@@ -38,6 +43,9 @@ def test_file_then_environment_then_options(
         ("[history]\nmid_term_len = 100", "mid_term_len is 100; it must be at least"),
         ("[topics]\nnum_partitions = 0", "num_partitions is 0"),
         ("[inference_node]\nbeam_width = 0", "beam_width is 0"),
+        ("[inference_node]\nnum_threads = 100000", "num_threads is 100000; it must be 1 to 256"),
+        ("[compression_worker]\nnum_threads = 0", "num_threads is 0; it must be 1 to 256"),
+        ("[inference_node]\nlittle_history = -1", r"little_history is -1; it must be at least 0$"),
         ("[inference_node]\nmax_per_first_code = 0", "max_per_first_code is 0"),
         (
             "[inference_node]\nmax_per_first_code = 2\nexact_search = true",
@@ -75,3 +83,17 @@ def test_what_training_alone_reads_is_left_to_it(tmp_path: Path) -> None:
     path = tmp_path / "gemstream.toml"
     path.write_text("[train]\nminutes = 5\n[history]\nrecent_len = 10\n")
     assert load_settings(path, {}).history.recent_len == 10
+
+
+def test_a_short_token_is_found_before_anything_starts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("GEMSTREAM_ADMIN_TOKEN", "short")
+    settings = load_settings(None, {"data_dir": tmp_path})
+    with pytest.raises(SettingsError, match="GEMSTREAM_ADMIN_TOKEN holds 5 characters"):
+        check_before_start(settings, ["state-node"])
+    for role in ("state-node", "inference-node"):
+        ran = CliRunner().invoke(app, ["run", role, "--bootstrap", "127.0.0.1:1"])
+        assert isinstance(ran.exception, CommandError)
+        assert ran.exception.exit_code == EX_CONFIG
+        assert "GEMSTREAM_ADMIN_TOKEN" in str(ran.exception)
