@@ -5,6 +5,7 @@ Nothing is delayed to fill a batch. Work that nobody waits for any more is not b
 
 import asyncio
 import contextlib
+import random
 import time
 from collections import Counter, deque
 from collections.abc import Callable, Sequence
@@ -87,7 +88,7 @@ class Batcher(Generic[Job, Answer]):
             self._sweep()
         if len(self._waiting) >= self._config.max_pending:
             self.counters["shed"] += 1
-            raise Overloaded(round(max(0.05, self.num_pending * self._seconds_per_job), 2))
+            raise self._overloaded()
         ticket = Ticket[Job, Answer](job, asyncio.get_running_loop().create_future(), deadline_s)
         self._waiting.append(ticket)
         self._arrived.set()
@@ -148,6 +149,16 @@ class Batcher(Generic[Job, Answer]):
             if ticket.is_wanted:
                 batch.append(ticket)
         return batch
+
+    def _overloaded(self) -> Overloaded:
+        """With a delay spread around the time that the queue takes: refused callers do not return together."""
+        estimate_s = max(0.05, self.num_pending * self._seconds_per_job)
+        retry_after_s = round(random.uniform(0.5, 1.5) * estimate_s, 3)  # noqa: S311
+        return Overloaded(
+            retry_after_s,
+            f"{len(self._waiting)} requests wait, which is the limit (max_pending in [inference_node.batching]); "
+            f"ask again in {retry_after_s:g} s",
+        )
 
     def _sweep(self) -> None:
         """Let go of what nobody waits for."""

@@ -77,14 +77,26 @@ async def test_what_waits_goes_together(batcher: Batcher[int, int], network: Net
     assert batcher.num_pending == 0
 
 
+async def refused_for(batcher: Batcher[int, int]) -> float:
+    with pytest.raises(Overloaded) as refused:
+        await batcher.submit(9)
+    return refused.value.retry_after_s
+
+
 async def test_a_full_queue_refuses_and_says_when(
     batcher: Batcher[int, int], network: Network
 ) -> None:
     tasks = await held(batcher, network, range(1, 8))
     with pytest.raises(Overloaded) as refused:
         await batcher.submit(9)
-    assert refused.value.retry_after_s > 0
+    assert "6 requests wait, which is the limit (max_pending in [inference_node.batching])" in str(
+        refused.value
+    )
     assert batcher.counters["shed"] == 1
+    delays_s = [await refused_for(batcher) for _ in range(50)]
+    assert len(set(delays_s)) > 10  # they do not come back together
+    assert 0.5 <= min(delays_s) / (7 * 0.01) < 0.8
+    assert 1.2 < max(delays_s) / (7 * 0.01) <= 1.5
     tasks[1].cancel()
     await asyncio.gather(tasks[1], return_exceptions=True)
     tasks.append(asyncio.create_task(batcher.submit(10)))  # what was given up makes room
