@@ -18,7 +18,7 @@ from services.errors import InvalidRequest
 ItemIds = npt.NDArray[np.uint64]
 
 MAX_SHOWN = 2_000
-"""Items over all pages."""
+"""Items over all pages: the page that reaches it is the last."""
 _FORMAT = 1
 _DIGEST_BYTES = 8
 _MAX_CHARACTERS = 24_000

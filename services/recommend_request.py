@@ -31,8 +31,9 @@ def request_id_of(request: RecommendRequest) -> str:
     if not given:
         return uuid.uuid4().hex
     if len(given) > MAX_REQUEST_ID or not (given.isascii() and given.isprintable()):
+        shown = ascii(given[:MAX_REQUEST_ID])
         raise InvalidRequest(
-            f"request_id has {len(given)} characters; it must be printable ASCII, at most {MAX_REQUEST_ID}"
+            f"request_id is {shown} and has {len(given)} characters; it must be printable ASCII, at most {MAX_REQUEST_ID}"
         )
     return given
 

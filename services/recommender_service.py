@@ -156,9 +156,9 @@ class RecommenderService(recommender_pb2_grpc.RecommenderServiceServicer):
 def _next_page(
     user_id: str, k: int, shown: ItemIds, response: recommender_pb2.RecommendResponse
 ) -> str:
-    """Empty where this page is the last: there is nothing more, or a token would hold too much."""
+    """Empty where this page is the last: there is nothing more, or MAX_SHOWN is reached."""
     items = np.array([entry.item.item_id for entry in response.items], np.uint64)
-    if len(items) < k or len(items) + len(shown) > MAX_SHOWN:
+    if len(items) < k or len(items) + len(shown) >= MAX_SHOWN:
         return ""
     return make_page_token(user_id, np.concatenate([shown, items]))
 
