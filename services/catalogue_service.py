@@ -17,7 +17,6 @@ from services.errors import InvalidRequest, NotFound
 from services.item_messages import version_to_wire
 from services.item_wire import item_to_wire
 from services.served_bundle import ServedBundle
-from state.interaction import check_item_id
 
 Context = grpc.aio.ServicerContext[Any, Any]
 ItemState, ItemSource = catalogue_pb2.ItemState, catalogue_pb2.ItemSource
@@ -61,7 +60,8 @@ class CatalogueService(catalogue_pb2_grpc.CatalogueServiceServicer):
         self, request: catalogue_pb2.DescribeItemRequest, context: Context
     ) -> catalogue_pb2.ItemDescription:
         """See protos/catalogue.proto."""
-        check_item_id(request.item_id)
+        if request.item_id == 0:
+            raise InvalidRequest("item_id is 0 or missing; it must name the item to describe")
         description = self._item(request.item_id, self._follower.live.view)
         if description is None:
             raise NotFound(

@@ -212,7 +212,7 @@ def stats(
         ("Kafka answers", _yes(found.following)),
         ("read all that was there at the start", _yes(found.caught_up)),
     ]
-    print_table(f"Catalogue at {where}", ["", ""], facts)
+    print_table(f"Catalogue at {where.address}", ["", ""], facts)
 
 
 @app.command()
