@@ -35,14 +35,17 @@ from model.errors import BundleError, ModelError
 from model.network import Network, NetworkConfig
 from model.tokenizer.fitting import restore_tokenizer
 from model.tokenizer.item_vectors import ItemVectors
-from model.tokenizer.item_vectors_file import read_item_vectors, write_item_vectors
+from model.tokenizer.item_vectors_file import (
+    ITEM_VECTORS,
+    read_item_vectors,
+    write_item_vectors,
+)
 from model.tokenizer.tokenizer import Tokenizer, TokenizerConfig
 from model.trie import Trie
 from state.errors import StateError
 from state.segments import HistoryConfig
 
 NETWORK, _TOKENIZER = "network.safetensors", "tokenizer.safetensors"
-ITEM_VECTORS = "item_vectors.safetensors"
 CATALOGUE, _TITLES = "catalogue.safetensors", "titles.json"
 FILES = (NETWORK, _TOKENIZER, ITEM_VECTORS, CATALOGUE, _TITLES)
 ORIGIN = "network_config_sha256"

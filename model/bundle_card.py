@@ -6,8 +6,9 @@ from typing import Any
 
 import safetensors
 
-from model.bundle import CATALOGUE, FILES, ITEM_VECTORS, NETWORK, load_bundle
+from model.bundle import CATALOGUE, FILES, NETWORK, load_bundle
 from model.bundle_manifest import read_manifest
+from model.tokenizer.item_vectors_file import ITEM_VECTORS
 
 
 def bundle_card(path: Path) -> dict[str, Any]:

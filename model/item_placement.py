@@ -6,11 +6,12 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from model.bundle import Bundle
+from model.catalogue import CatalogueItem
 from model.catalogue_view import PlacedItem
 from model.errors import ModelError
+from model.item_knowledge import ItemKnowledge
 from model.new_items import NewItem, assign_where_known
 from model.query import ItemIds
-from model.tokenizer.item_vectors import CONTENT
 
 _AT_ONCE = 4_096
 
@@ -28,6 +29,8 @@ class Refusal:
     """What was said of an item cannot be used: it stands as if nothing had been said."""
 
     reason: str
+    item: CatalogueItem | None = None
+    """As it was sent, where that can be read."""
 
 
 @dataclass(frozen=True)
@@ -49,8 +52,7 @@ class Placement:
     def __init__(self, bundle: Bundle) -> None:
         """Nothing is computed yet."""
         self._bundle = bundle
-        blocks = bundle.item_vectors.blocks
-        self._content_width = next((one.width for one in blocks if one.name == CONTENT), None)
+        self._knowledge = ItemKnowledge(bundle.item_vectors.blocks)
 
     def own(self, item_ids: ItemIds) -> list[PlacedItem | None]:
         """Items as the bundle has them; None for those that it has not."""
@@ -92,10 +94,8 @@ class Placement:
         states: dict[int, State] = {}
         usable: list[Offer] = []
         for offer in offers:
-            if fault := self._fault(offer.new):
-                states[offer.new.item.item_id] = Refusal(fault)
-            elif self._content_width is None:
-                usable.append(replace(offer, new=replace(offer.new, content=None)))
+            if fault := self._knowledge.content_fault(offer.new):
+                states[offer.new.item.item_id] = Refusal(fault, offer.new.item)
             else:
                 usable.append(offer)
         return {**states, **self._assigned(usable)}
@@ -104,10 +104,11 @@ class Placement:
         if not offers:
             return {}
         try:
-            sids_ND, known_N = assign_where_known(self._bundle, [offer.new for offer in offers])
+            sids_ND, known_N = assign_where_known(self._bundle, [self._usable(o) for o in offers])
         except (ModelError, RuntimeError, ValueError) as error:
             if len(offers) == 1:
-                return {offers[0].new.item.item_id: Refusal(f"it gets no SID: {error}")}
+                item = offers[0].new.item
+                return {item.item_id: Refusal(f"it gets no SID: {error}", item)}
             return {
                 item_id: state
                 for offer in offers
@@ -118,22 +119,12 @@ class Placement:
                 item=offer.new.item, sid=tuple(sid), expires_at_ms=offer.expires_at_ms
             )
             if is_known
-            else Refusal(self._nothing_known)
+            else Refusal(self._knowledge.why_nothing(offer.new), offer.new.item)
             for offer, sid, is_known in zip(offers, sids_ND.tolist(), known_N.tolist(), strict=True)
         }
 
-    @property
-    def _nothing_known(self) -> str:
-        blocks = ", ".join(block.name for block in self._bundle.item_vectors.blocks)
-        return (
-            "nothing is known of it: give content, or items of the bundle that it was seen with "
-            f"(the bundle's vectors tell {blocks})"
-        )
-
-    def _fault(self, new: NewItem) -> str | None:
-        """Why an item's content cannot be used; content that the bundle has no place for is not looked at."""
-        if new.content is None or self._content_width is None:
-            return None
-        if len(new.content) != self._content_width:
-            return f"its content is {len(new.content)} wide; the bundle's is {self._content_width}"
-        return None if np.isfinite(new.content).all() else "its content is not finite"
+    def _usable(self, offer: Offer) -> NewItem:
+        """Without content where that does not count."""
+        if self._knowledge.content_width is None:
+            return replace(offer.new, content=None)
+        return offer.new

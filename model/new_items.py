@@ -14,6 +14,7 @@ from torch import Tensor
 from model.bundle import Bundle
 from model.catalogue import CatalogueItem
 from model.errors import CatalogueError
+from model.item_knowledge import ItemKnowledge
 from model.tokenizer.fold_in import popularity_shares, weigh_companions
 from model.tokenizer.item_vectors import CONTENT, TEXT
 from model.trie import Trie
@@ -88,8 +89,7 @@ def with_new_items(bundle: Bundle, new: Sequence[NewItem]) -> Bundle:
 def _codes(bundle: Bundle, new: Sequence[NewItem], vectors_NV: Tensor) -> npt.NDArray[np.int64]:
     nothing = torch.nonzero(~vectors_NV.any(1))[:, 0].tolist()
     if nothing:
-        raise CatalogueError(
-            f"nothing is known of new item {new[nothing[0]].item.item_id}: give content, or known items it was seen "
-            f"with (the bundle's vectors tell {', '.join(block.name for block in bundle.item_vectors.blocks)})"
-        )
+        first = new[nothing[0]]
+        reason = ItemKnowledge(bundle.item_vectors.blocks).why_nothing(first)
+        raise CatalogueError(f"new item {first.item.item_id}: {reason}")
     return bundle.tokenizer.assign(vectors_NV).numpy()

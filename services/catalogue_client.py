@@ -1,7 +1,7 @@
 """Blocking calls of an inference node's CatalogueService, for the command line."""
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from contextlib import AbstractContextManager
 from typing import Any, TypeVar
 
@@ -14,6 +14,7 @@ from services.status_codes import from_rpc_error
 
 _Reply = TypeVar("_Reply")
 _LOOK_EVERY_S = 0.1
+_PAGE = 1_000
 
 
 class CatalogueClient(AbstractContextManager["CatalogueClient"]):
@@ -66,6 +67,19 @@ class CatalogueClient(AbstractContextManager["CatalogueClient"]):
                     f"{self._timeout_s:.0f} s, not {next_offset}; `gemstream catalogue stats` says what it does"
                 )
             time.sleep(_LOOK_EVERY_S)
+
+    def refused(self, item_ids: Collection[int]) -> list[catalogue_pb2.ItemDescription]:
+        """Those of the items that the node refuses, by id, with reasons."""
+        wanted, after, found = set(item_ids), 0, []
+        while True:
+            request = catalogue_pb2.ListItemsRequest(
+                state=catalogue_pb2.ITEM_STATE_REFUSED, limit=_PAGE, after_item_id=after
+            )
+            page = self.list_items(request).items
+            found += [one for one in page if one.item.item_id in wanted]
+            if len(page) < _PAGE:
+                return found
+            after = page[-1].item.item_id
 
     def _call(self, method: Callable[..., _Reply], request: Any) -> _Reply:
         try:

@@ -10,7 +10,7 @@ import numpy as np
 
 from model.catalogue import CatalogueItem
 from model.catalogue_view import CatalogueView, PlacedItem
-from model.item_placement import Change, Refusal, Removal
+from model.item_placement import Change, Offer, Refusal, Removal
 from protos import catalogue_pb2, catalogue_pb2_grpc
 from services.catalogue_follower import CatalogueFollower
 from services.errors import InvalidRequest, NotFound
@@ -118,7 +118,7 @@ class CatalogueService(catalogue_pb2_grpc.CatalogueServiceServicer):
         placed = said if isinstance(said, PlacedItem) else own
         by_topic = said is not None or is_pending
         description = catalogue_pb2.ItemDescription(
-            item=item_to_wire(placed.item if placed else CatalogueItem(item_id)),
+            item=item_to_wire(placed.item if placed else _as_sent(item_id, said, pending)),
             source=ItemSource.ITEM_SOURCE_TOPIC if by_topic else ItemSource.ITEM_SOURCE_BUNDLE,
             state=_state_of(said, placed),
         )
@@ -151,6 +151,13 @@ class CatalogueService(catalogue_pb2_grpc.CatalogueServiceServicer):
             removed_items=live.counts[Removal],
             refused_items=follower.num_refused,
         )
+
+
+def _as_sent(item_id: int, said: Change | None, pending: Change | None) -> CatalogueItem:
+    """What the topic says of an item that is not served."""
+    if isinstance(pending, Offer):
+        return pending.new.item
+    return (said.item if isinstance(said, Refusal) else None) or CatalogueItem(item_id)
 
 
 def _state_of(said: Change | None, placed: PlacedItem | None) -> catalogue_pb2.ItemState:

@@ -6,6 +6,7 @@ from model.item_placement import Offer, Refusal, Removal
 from model.live_catalogue import CatalogueVersion
 from model.new_items import NewItem
 from protos import catalogue_pb2
+from protos.item_pb2 import CatalogueEntry
 from services.item_wire import item_from_wire
 from stream.item_records import ItemRecord
 
@@ -16,13 +17,16 @@ def change_of(record: ItemRecord) -> Offer | Refusal | Removal:
         return Refusal(record.fault)
     if record.entry is None:
         return Removal()
-    entry = record.entry
-    new = NewItem(
+    return Offer(new=new_item_of(record.entry), expires_at_ms=record.entry.expires_at_ms)
+
+
+def new_item_of(entry: CatalogueEntry) -> NewItem:
+    """What an entry says of its item."""
+    return NewItem(
         item=item_from_wire(entry.item),
         content=np.array(entry.content, np.float32) if entry.content else None,
         seen_with=tuple(entry.seen_with),
     )
-    return Offer(new=new, expires_at_ms=entry.expires_at_ms)
 
 
 def version_to_wire(version: CatalogueVersion) -> catalogue_pb2.CatalogueVersion:

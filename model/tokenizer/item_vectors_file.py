@@ -11,6 +11,8 @@ from model.errors import BundleError
 from model.tokenizer.item_vectors import Block, ItemVectors
 from model.tokenizer.text import FittedText
 
+ITEM_VECTORS = "item_vectors.safetensors"
+"""The file's name in a bundle."""
 _VECTORS, _TEXT_PREFIX = "vectors", "text."
 
 
@@ -29,7 +31,7 @@ def read_item_vectors(path: Path, num_items: int) -> ItemVectors:
     with safetensors.safe_open(path, "pt") as file:
         header = file.metadata() or {}
         tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118  no mapping
-    blocks = [Block(**block) for block in json.loads(header["blocks"])]
+    blocks = _blocks(header)
     vectors_RV = tensors.pop(_VECTORS)
     expected = (num_items, sum(block.width for block in blocks))
     if vectors_RV.shape != expected or vectors_RV.dtype != torch.float16:
@@ -41,3 +43,16 @@ def read_item_vectors(path: Path, num_items: int) -> ItemVectors:
         weights = {name.removeprefix(_TEXT_PREFIX): tensor for name, tensor in tensors.items()}
         text = FittedText(header["text_encoder"], weights)
     return ItemVectors(blocks, vectors_RV, text)
+
+
+def read_blocks(path: Path) -> list[Block]:
+    """What the vectors of a file are made of; the vectors are not read. Raises BundleError."""
+    try:
+        with safetensors.safe_open(path, "pt") as file:
+            return _blocks(file.metadata() or {})
+    except (safetensors.SafetensorError, OSError, KeyError, TypeError, ValueError) as error:
+        raise BundleError(f"{path} is damaged: {error}; copy the bundle again") from error
+
+
+def _blocks(header: dict[str, str]) -> list[Block]:
+    return [Block(**block) for block in json.loads(header["blocks"])]

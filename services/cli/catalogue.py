@@ -18,9 +18,11 @@ from services.cli.options import (
     admin_of_inference_node,
 )
 from services.cli.output import (
+    CommandError,
     JsonOption,
     age_text,
     message_document,
+    people,
     print_json,
     print_table,
     print_text,
@@ -85,13 +87,26 @@ def add(
     timeout: TimeoutOption = 60.0,
     as_json: JsonOption = False,
 ) -> None:
-    """Add items, or change what is said of known ones. Nodes recommend them within seconds."""
+    """Add items, or change what is said of known ones. Nodes recommend them within seconds.
+
+    With --wait, items that the node refuses are listed with their reasons, and the exit code is 1.
+    """
     from services.item_files import read_entries
+    from services.item_warnings import item_warnings
     from stream.item_records import send_entries
 
     entries = read_entries(items, vectors)
+    for warning in item_warnings(entries, load_settings(config, {}).bundle):
+        people.print(f"warning: {warning}", highlight=False, markup=False, soft_wrap=True)
     end = _send(config, bootstrap, lambda producer, topic: send_entries(producer, topic, entries))
-    _report("sent", len(entries), end, _wait(wait, address, config, timeout, end), as_json)
+    served = _wait(wait, address, config, timeout, end)
+    refused: Sequence[catalogue_pb2.ItemDescription] = []
+    if served is not None:
+        with CatalogueClient(admin_of_inference_node(address, config), timeout) as client:
+            refused = client.refused([entry.item.item_id for entry in entries])
+    _report("sent", len(entries), end, served, as_json, refused)
+    if refused:
+        raise typer.Exit(CommandError.FAILED)
 
 
 @app.command()
@@ -307,14 +322,27 @@ def _wait(
 
 
 def _report(
-    what: str, count: int, end: int, served: catalogue_pb2.CatalogueVersion | None, as_json: bool
+    what: str,
+    count: int,
+    end: int,
+    served: catalogue_pb2.CatalogueVersion | None,
+    as_json: bool,
+    refused: Sequence[catalogue_pb2.ItemDescription] = (),
 ) -> None:
     if as_json:
         version = None if served is None else message_document(served)
-        print_json({what: count, "next_offset": end, "served": version})
+        document = {what: count, "next_offset": end, "served": version}
+        print_json({**document, "refused": [message_document(one) for one in refused]})
         return
-    state = "" if served is None else f"; version {served.number} serves it"
+    used = f"{count - len(refused)} of them" if refused else "it"
+    state = "" if served is None else f"; version {served.number} serves {used}"
     print_text(f"{count} items {what}, up to offset {end}{state}")
+    if refused:
+        print_table(
+            f"{len(refused)} items are refused",
+            ["item", "title", "reason"],
+            [(one.item.item_id, one.item.title, one.reason) for one in refused],
+        )
 
 
 def _print_versions(found: catalogue_pb2.CatalogueDescription) -> None:

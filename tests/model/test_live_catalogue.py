@@ -145,6 +145,17 @@ def test_content_that_this_bundle_has_no_place_for_is_not_looked_at(bundle: Bund
     item = CatalogueItem(NEW)
     apply(live, (NEW, Offer(new=NewItem(item=item, content=content, seen_with=[1]))))
     assert NEW in ids(live.view)
+    titled = CatalogueItem(NEW + 1, title="new", author_id=7)
+    apply(live, (NEW + 1, Offer(new=NewItem(item=titled, content=content, seen_with=[10**9]))))
+    refused = live.states[NEW + 1]
+    assert isinstance(refused, Refusal)
+    assert refused.item == titled
+    assert refused.reason == (
+        "nothing is known of it that the bundle can use: give items of the bundle that it was seen with; "
+        "its content does not count: the bundle was trained without content vectors; "
+        "its title does not count: the bundle was trained with text_weight 0; "
+        "the bundle has none of the items that it was seen with"
+    )
 
 
 def test_content_of_another_width_is_refused_alone(bundle: Bundle) -> None:
@@ -169,7 +180,9 @@ def test_content_of_another_width_is_refused_alone(bundle: Bundle) -> None:
     assert reasons[0] is None
     assert "4 wide; the bundle's is 3" in str(reasons[1])
     assert "not finite" in str(reasons[2])
-    assert "nothing is known" in str(reasons[3])
+    assert "nothing is known of it that the bundle can use: give content 3 wide or items" in str(
+        reasons[3]
+    )
     assert ids(live.view) == {*bundle.catalogue.item_ids.tolist(), NEW}
 
 
@@ -184,7 +197,7 @@ def test_an_item_that_makes_the_assignment_fail_is_refused_alone(
     monkeypatch.setattr("model.item_placement.assign_where_known", assign)
     live = LiveCatalogue(bundle)
     apply(live, *((NEW + n, offer(NEW + n)) for n in range(3)))
-    assert live.states[NEW] == Refusal("it gets no SID: too odd")
+    assert live.states[NEW] == Refusal("it gets no SID: too odd", CatalogueItem(NEW, tag=1))
     assert ids(live.view) >= {NEW + 1, NEW + 2}
 
 

@@ -58,7 +58,7 @@ def test_new_items_can_be_recommended_and_nothing_else_changes(bundle: Bundle) -
 
 
 def test_items_that_are_known_or_of_which_nothing_is_known_are_refused(bundle: Bundle) -> None:
-    with pytest.raises(CatalogueError, match="nothing is known of new item 1000001"):
+    with pytest.raises(CatalogueError, match="new item 1000001: nothing is known"):
         assign_sids(bundle, [NewItem(item=NEW, seen_with=[10**9])])
     with pytest.raises(CatalogueError, match="twice"):
         with_new_items(bundle, [NewItem(item=bundle.catalogue.item(0), seen_with=[1])])

@@ -26,6 +26,7 @@ from services.cli.main import app
 from services.deployment import wait_until_serving
 from services.errors import NotFound
 from services.item_files import read_entries
+from services.item_warnings import item_warnings
 from services.local_kafka import RunningKafka
 from services.settings import InferenceNodeConfig, Settings
 from services.wiring.inference_node import run_inference_node
@@ -107,13 +108,13 @@ class Node:
             while int((await self.cli("versions"))[-1]["next_offset"]) < next_offset:
                 await asyncio.sleep(0.02)  # between two looks
 
-    async def cli(self, *arguments: str) -> Any:
+    async def cli(self, *arguments: str, exit_code: int = 0) -> Any:
         """What `gemstream catalogue ... --json` prints."""
         command = ["catalogue", *arguments, "--config", str(self.config), "--json"]
         done = await asyncio.to_thread(CliRunner().invoke, app, command)
         if done.exception and not isinstance(done.exception, SystemExit):
             raise done.exception
-        assert done.exit_code == 0, done.output
+        assert done.exit_code == exit_code, done.output
         return json.loads(done.stdout)
 
 
@@ -232,6 +233,19 @@ async def test_the_command_line_adds_shows_removes_rolls_back_and_resumes(
         assert [int(one["item"]["item_id"]) for one in removed["items"]] == [1, NEW]
 
 
+async def test_add_lists_what_is_refused_as_it_was_sent(node: Node, tmp_path: Path) -> None:
+    path = tmp_path / "items.csv"
+    path.write_text(f"item_id,title,author_id,tag\n{NEW},new,7,9\n3,third,,\n")
+    async with node.running():
+        added = await node.cli("add", str(path), "--wait", exit_code=1)
+        shown = await node.cli("show", str(NEW))
+    (refused,) = added["refused"]
+    assert refused == shown
+    assert "its title does not count" in refused["reason"]
+    sent = refused["item"]
+    assert (sent["title"], sent["author_id"], sent["tag"]) == ("new", "7", 9)
+
+
 async def test_a_rollback_is_held_until_it_is_resumed(node: Node) -> None:
     async with node.running():
         own = await node.recommended()
@@ -284,6 +298,16 @@ async def test_a_topic_of_several_partitions_is_refused(node: Node) -> None:
         async with node.running():
             pass
     gc.collect()
+
+
+def test_what_a_bundle_at_hand_cannot_use_is_said_before_it_is_sent(
+    bundle_path: Path, tmp_path: Path
+) -> None:
+    nothing = CatalogueEntry(item=Item(item_id=NEW, title="new"), content=[1.0, 2.0])
+    (warning,) = item_warnings([nothing, entry(NEW + 1)], bundle_path)
+    assert f"1 of the items (the first is {NEW}) will be refused" in warning
+    assert "its content does not count: the bundle was trained without content" in warning
+    assert item_warnings([nothing], tmp_path) == []
 
 
 def test_expired_rows_of_a_file_are_sent_as_they_are(tmp_path: Path) -> None:
