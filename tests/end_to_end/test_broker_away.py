@@ -1,16 +1,12 @@
 """What ends while Kafka is away ends as always: in order, and without an error."""
 
-import asyncio
-import logging
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from aiokafka import AIOKafkaConsumer
 
 from services.local_kafka import RunningKafka, start_kafka
-from stream.topic_reader import close_consumer
-from stream.topics import TopicsConfig, ensure_topics
+from stream.topics import TopicsConfig
 from tests.end_to_end.processes import Deployment, wait_for
 from tests.end_to_end.test_trending import views
 
@@ -26,36 +22,6 @@ def broker(tmp_path: Path) -> Iterator[RunningKafka]:
     broker = start_kafka(tmp_path / "kafka")
     yield broker
     broker.stop()
-
-
-class Heard(logging.Handler):
-    """Notes that a fetch failed: it then waits to try again."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.event = asyncio.Event()
-
-    def emit(self, record: logging.LogRecord) -> None:
-        if "Failed fetch" in record.getMessage():
-            self.event.set()
-
-
-async def test_a_consumer_is_closed_while_a_fetch_waits_to_try_again(broker: RunningKafka) -> None:
-    await ensure_topics(broker.bootstrap, TOPICS)
-    consumer = AIOKafkaConsumer(
-        TOPICS.interactions, bootstrap_servers=broker.bootstrap, retry_backoff_ms=5_000
-    )
-    await consumer.start()
-    await consumer.getmany(timeout_ms=100)
-    heard, logger = Heard(), logging.getLogger("aiokafka.consumer.fetcher")
-    logger.addHandler(heard)
-    try:
-        await asyncio.to_thread(broker.kill)
-        async with asyncio.timeout(30):
-            await heard.event.wait()
-        await close_consumer(consumer)
-    finally:
-        logger.removeHandler(heard)
 
 
 async def test_a_state_node_ends_without_an_error(broker: RunningKafka, tmp_path: Path) -> None:
