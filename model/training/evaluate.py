@@ -63,7 +63,7 @@ def rank_at(
             return network.logits(states[:, :, -1], codes_BWP.shape[-1])
 
         bos = network.decode(context, torch.zeros(len(some), 1, 0, dtype=torch.int64))
-        mixture = network.repeat_mixture(batch.repeats, bos)
+        mixture = network.repeat_mixture(batch.repeats, bos).favouring(network.config.repeats)
         beams = beam_search(score_next, trie, len(some), beam_width, mixture)
         for row in range(len(some)):
             ranked = rank_items(beams, mixture, builder.catalogue, request=row)
