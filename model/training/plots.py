@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from model.mid_term import KEPT_AT
 from model.training.metrics import StepMetrics, read_metrics
 
 _SMOOTHED_STEPS = 25
@@ -34,10 +35,15 @@ def draw_run(csv_path: Path, png_path: Path) -> bool:
 
 
 def _draw_losses(axes: Any, rows: list[StepMetrics]) -> None:
-    steps, losses = _column(rows, "next_token_loss")
-    axes.plot(steps, losses, alpha=0.25, color="C0")
-    axes.plot(steps, _smoothed(losses), color="C0", label="next token, training")
+    for name, colour, label in (
+        ("next_token_loss", "C0", "next token, training"),
+        ("repeat_loss", "C3", "repeats, training"),
+    ):
+        steps, losses = _column(rows, name)
+        axes.plot(steps, losses, alpha=0.25, color=colour)
+        axes.plot(steps, _smoothed(losses), color=colour, label=label)
     for stage, colour, label in (
+        ("repeats", "C4", "repeats, validation"),
         ("dense", "C1", "next token, validation"),
         ("indexer", "C2", "indexer, validation"),
         ("selection", "C1", None),
@@ -51,9 +57,15 @@ def _draw_losses(axes: Any, rows: list[StepMetrics]) -> None:
 def _draw_mass(axes: Any, rows: list[StepMetrics]) -> None:
     steps, mass = _column(rows, "kept_attention_mass")
     axes.plot(steps, mass, alpha=0.25, color="C2")
-    axes.plot(steps, _smoothed(mass), color="C2")
+    axes.plot(steps, _smoothed(mass), color="C2", label="top_k")
+    for i, k in enumerate(KEPT_AT):
+        steps, mass = _column(rows, f"kept_{k}")
+        if len(steps):
+            shade = str(0.2 + 0.13 * i)
+            axes.plot(steps, _smoothed(mass), color=shade, linewidth=0.8, label=f"k = {k}")
     axes.set_ylim(0, 1.02)
     axes.set_ylabel("attention mass that top-k keeps")
+    axes.legend()
 
 
 def _column(

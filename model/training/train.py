@@ -2,6 +2,7 @@
 
 import dataclasses
 import time
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -24,8 +25,9 @@ from model.training.budget import Budget
 from model.training.config import TrainConfig
 from model.training.data_parallel import ALONE, Workers
 from model.training.devices import training_device
+from model.training.divergence import check_weights
 from model.training.evaluate import network_recall, popularity_recall
-from model.training.histories import Index, build_histories
+from model.training.histories import Histories, Index, build_histories
 from model.training.item_blocks import build_item_vectors
 from model.training.plots import draw_run
 from model.training.precision import recompute_activations
@@ -34,7 +36,7 @@ from model.training.repeat_stage import RepeatStage
 from model.training.replay import replay
 from model.training.run_directory import RunDirectory, run_identity
 from model.training.run_log import RunLog
-from model.training.run_state import StageReport
+from model.training.run_progress import RunProgress
 from model.training.stages import VALIDATION_SHARE, StageRunner
 from model.training.steps import Surroundings
 from model.training.stop_signals import stop_requests
@@ -157,15 +159,15 @@ def _learn_repeats(
     network: Network,
     builder: BatchBuilder,
     config: TrainConfig,
-    budget: Budget,
-    progress: Progress,
+    around: Surroundings,
+    run: RunProgress,
     validation_cuts: Index,
-) -> StageReport:
-    """The stage before the others, on the processor: every process of a run does the same."""
-    describe_items(network.repeats, builder.histories, config.network.features.item_buckets)
-    standardise(network.repeats, builder, config.seed)
-    stage = RepeatStage(network.repeats, builder, config)
-    return stage.run(validation_cuts, budget.part(config.repeat_share), progress)
+) -> None:
+    """The stage before the others."""
+    if not run.state.repeats.steps:
+        describe_items(network.repeats, builder.histories, config.network.features.item_buckets)
+        standardise(network.repeats, builder, config.seed)
+    RepeatStage(network.repeats, builder, config, around, run).run(validation_cuts)
 
 
 def _fit(
@@ -177,46 +179,66 @@ def _fit(
     place: RunPlace,
 ) -> dict[str, Any]:
     """All stages and the held-out recall: half of the held-out users steer the stages, others are reported on."""
-    histories, catalogue = builder.histories, builder.catalogue
-    trie = Trie(catalogue.sids_SD, catalogue.sid_counts_S)
-    shuffled = np.random.default_rng(config.seed).permutation(histories.held_out_cuts)
-    num_steering = min(config.evaluation_users // 2, (len(shuffled) + 1) // 2)
-    tested = shuffled[num_steering : num_steering + config.evaluation_users]
-    tested = tested if len(tested) else shuffled
-    steering = shuffled[:num_steering]
+    histories = builder.histories
+    steering, tested = _held_out(histories, config)
+    trie = Trie(builder.catalogue.sids_SD, builder.catalogue.sid_counts_S)
     directory = None if place.directory is None else RunDirectory(place.directory)
-    device = training_device()
-    identity = run_identity(config, histories, catalogue)
-    with stop_requests(directory is not None) as stop:
-        done = []
-        if directory is None or not directory.checkpoint.exists():  # which holds what was learnt
-            done = [_learn_repeats(network, builder, config, budget, progress, steering)]
-        network.to(device).train()
+    identity = run_identity(config, histories, builder.catalogue)
+    place.workers.begin_alike(network, identity)
+    every_s, writes = config.checkpoint_every_s, place.workers.is_first
+    with (
+        stop_requests(directory is not None) as stop,
+        closing(RunLog(directory, identity, every_s, writes, stop)) as log,
+    ):
+        around = Surroundings(budget, progress, log, place.workers, training_device())
+        run = RunProgress(network, around)
+        run.resume()
+        if not run.state.reports:
+            _learn_repeats(network, builder, config, around, run, steering)
+        network.to(around.device).train()
+        place.workers.begin_alike(network, identity)
         if config.gradient_checkpointing:
             recompute_activations(network)
-        place.workers.begin_alike(network, identity)
-        log = RunLog(directory, identity, config.checkpoint_every_s, place.workers.is_first, stop)
-        around = Surroundings(budget, progress, log, place.workers, device)
-        runner = StageRunner(network, trie, builder, config, around)
-        stages = runner.run(steering, done)
+        runner = StageRunner(network, trie, builder, config, around, run)
+        stages = runner.run(steering)
     if not place.workers.is_first:
         return {}
     network.cpu().eval()
-    evaluating = progress.add_task(
-        f"recall at {RECALL_AT} of {len(tested)} held-out baskets", total=1
-    )
-    limit_s = 60 * config.minutes * _RECALL_SHARE + budget.left_s
-    recall, taken = network_recall(network, trie, builder, tested, RECALL_AT, limit_s)
-    progress.advance(evaluating)
+    check_weights(network)
     return {
         "stages": [dataclasses.asdict(stage) for stage in stages],
         "precision": runner.precision,
-        "device": device.type,
+        "device": around.device.type,
         "processes": place.workers.size,
-        f"recall_at_{RECALL_AT}": {
-            "network": recall,
-            "popularity": popularity_recall(histories, catalogue, taken, RECALL_AT),
-            "baskets": len(taken),
-            "asked_baskets": len(tested),
-        },
+        f"recall_at_{RECALL_AT}": _recall(network, trie, builder, tested, config, around),
+    }
+
+
+def _held_out(histories: Histories, config: TrainConfig) -> tuple[Index, Index]:
+    """The baskets that steer the stages, and those that are reported on."""
+    shuffled = np.random.default_rng(config.seed).permutation(histories.held_out_cuts)
+    num_steering = min(config.evaluation_users // 2, (len(shuffled) + 1) // 2)
+    tested = shuffled[num_steering : num_steering + config.evaluation_users]
+    return shuffled[:num_steering], tested if len(tested) else shuffled
+
+
+def _recall(
+    network: Network,
+    trie: Trie,
+    builder: BatchBuilder,
+    tested: Index,
+    config: TrainConfig,
+    around: Surroundings,
+) -> dict[str, Any]:
+    evaluating = around.progress.add_task(
+        f"recall at {RECALL_AT} of {len(tested)} held-out baskets", total=1
+    )
+    limit_s = 60 * config.minutes * _RECALL_SHARE + around.budget.left_s
+    recall, taken = network_recall(network, trie, builder, tested, RECALL_AT, limit_s)
+    around.progress.advance(evaluating)
+    return {
+        "network": recall,
+        "popularity": popularity_recall(builder.histories, builder.catalogue, taken, RECALL_AT),
+        "baskets": len(taken),
+        "asked_baskets": len(tested),
     }

@@ -76,7 +76,7 @@ def print_report(report: dict[str, Any]) -> None:
             "Attention mass that the indexers' best k interactions keep",
             ("stage", *(top_ks := sorted(kept[0]["kept_by_top_k"], key=int))),
             [
-                (stage["name"], *(_percent(stage["kept_by_top_k"][k]) for k in top_ks))
+                (stage["name"], *(_kept(stage["kept_by_top_k"][k]) for k in top_ks))
                 for stage in kept
             ],
         )
@@ -125,6 +125,11 @@ def print_health(health: dict[str, Any]) -> None:
 
 def _number(value: float | None) -> str:
     return "-" if value is None else f"{value:.3f}"
+
+
+def _kept(share: float | None) -> str:
+    """None: k is at least the length of every mid-term segment."""
+    return "whole segment" if share is None else _percent(share)
 
 
 def _percent(value: float | None) -> str:
