@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from model.errors import TrainingRunError
 from model.mid_term import KEPT_AT
 from model.training.metrics import StepMetrics, read_metrics
 
@@ -13,7 +14,7 @@ _SMOOTHED_STEPS = 25
 
 
 def draw_run(csv_path: Path, png_path: Path) -> bool:
-    """Draw the steps in `csv_path` to `png_path`; false when matplotlib is not installed."""
+    """Draw the steps in `csv_path` to `png_path`; false when matplotlib is not installed. Raises TrainingRunError."""
     try:
         from matplotlib.figure import Figure
     except ImportError:
@@ -30,7 +31,10 @@ def draw_run(csv_path: Path, png_path: Path) -> bool:
                 step, 1, f" {stage}", transform=axes.get_xaxis_transform(), va="top", color="grey"
             )
     mass.set_xlabel("step")
-    figure.savefig(png_path, dpi=120)
+    try:
+        figure.savefig(png_path, dpi=120)
+    except OSError as error:
+        raise TrainingRunError(f"{png_path} cannot be written: {error.strerror}") from error
     return True
 
 
@@ -42,14 +46,14 @@ def _draw_losses(axes: Any, rows: list[StepMetrics]) -> None:
         steps, losses = _column(rows, name)
         axes.plot(steps, losses, alpha=0.25, color=colour)
         axes.plot(steps, _smoothed(losses), color=colour, label=label)
-    for stage, colour, label in (
+    for stage, colour, watched in (
         ("repeats", "C4", "repeats, validation"),
         ("dense", "C1", "next token, validation"),
         ("indexer", "C2", "indexer, validation"),
         ("selection", "C1", None),
     ):
         steps, found = _column([row for row in rows if row.stage == stage], "validation_loss")
-        axes.plot(steps, found, "o-", markersize=3, color=colour, label=label)
+        axes.plot(steps, found, "o-", markersize=3, color=colour, label=watched)
     axes.set_ylabel("loss")
     axes.legend()
 

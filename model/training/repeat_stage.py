@@ -84,6 +84,8 @@ class RepeatStage:
             peak_memory_bytes=peak_memory_bytes(torch.device("cpu")),
         )
         self._run.state.reports = [report]
+        self._run.save({})
+        self._run.tensors = {}
         return report
 
     @torch.inference_mode()
