@@ -10,8 +10,7 @@ import pyarrow.parquet
 import pytest
 import torch
 import typer
-from click.testing import Result
-from typer.testing import CliRunner
+from typer.testing import CliRunner, Result
 
 from model.bundle import Trained, load_bundle, save_bundle
 from model.errors import CatalogueError, ModelError, TrainingError, TrainingRunError
@@ -21,7 +20,6 @@ from model.training.run_directory import RunDirectory
 from services.cli.train import read_train_config, train
 from services.errors import SettingsError
 from services.settings import load_settings
-from state.event_log import EventLog
 
 SETTINGS = """
 [history]
@@ -59,15 +57,6 @@ def app() -> typer.Typer:
     return app
 
 
-@pytest.fixture
-def log_path(event_log: EventLog, tmp_path: Path) -> Path:
-    path = tmp_path / "events.parquet"
-    users = [event_log.user_ids[i] for i in event_log.user_index]
-    columns = {name: event_log.rows[name] for name in ("item_id", "event_time_ms", "tag")}
-    pyarrow.parquet.write_table(pa.table({"user_id": users, **columns}), path)
-    return path
-
-
 @pytest.mark.parametrize("as_json", [False, True])
 def test_a_log_becomes_a_bundle(
     app: typer.Typer, log_path: Path, tmp_path: Path, as_json: bool
@@ -99,7 +88,7 @@ def test_a_log_becomes_a_bundle(
         ("[train]\nbatch_size = '32'", "train.batch_size: expected int, found '32'"),
         ("[train.tokenizer]\ncodebook_sizes = [256.9]", "expected int, found 256.9"),
         ("[train.tokenizer]\nbalance = 0.5", "balance is 0.5"),
-        ("[train.items]\ncooccurrence_weight = 0", "one source above 0"),
+        ("[train.items]\ncooccurrence_weight = 0", "one source must be above 0"),
         ("[train]\nminutes = nan", "train.minutes: expected a finite number"),
         ("[train.stages]\nshares = [0.5, 0.5]", "train.stages.shares: Not enough values"),
         ("train = 5", "train: expected a table, found 5"),
@@ -171,7 +160,8 @@ def test_what_cannot_be_meant_is_an_error(
     more = []
     if items is not None:
         path = tmp_path / "items.parquet"
-        pyarrow.parquet.write_table(pa.table(items), path)
+        ids = pa.array(items["item_id"], pa.uint64())
+        pyarrow.parquet.write_table(pa.table({"item_id": ids}), path)
         more = ["--items", str(path)]
     settings = SETTINGS.replace("[train.items]", f"[train.items]\n{table}")
     result = invoke(app, log_path, tmp_path, settings, *more)

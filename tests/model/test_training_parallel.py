@@ -45,12 +45,15 @@ def run_here(where: Path, stop_after: int = 0) -> None:
         train(make_event_log(), None, CONFIG, where / "bundle", SignalAt(stop_after), place)
 
 
-def torchrun(where: Path, stop_after: int) -> subprocess.Popen[str]:
+def free_port() -> str:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+        return str(free.getsockname()[1])
+
+
+def torchrun(where: Path, stop_after: int) -> subprocess.Popen[str]:
     command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2",
-               "--master-addr", "127.0.0.1", "--master-port", str(port),
+               "--master-addr", "127.0.0.1", "--master-port", free_port(),
                __file__, str(where), str(stop_after)]  # fmt: skip
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
     return subprocess.Popen(
