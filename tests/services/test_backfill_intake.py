@@ -1,5 +1,6 @@
 """Backfills into stores: byte-equal to ingest, taken once, before live events, after crashes, past deletions."""
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -253,6 +254,18 @@ def test_equal_live_interactions_are_not_judged_by_one_another(site: Site, poll_
     intake.take_new(site.store)
     assert all_pairs(site.store.database) == before
     assert intake.taken == Taken(users=1, interactions=1, repetitions=3)
+
+
+def test_equal_live_interactions_within_the_times_of_a_backfill_all_stay(site: Site) -> None:
+    live = join_rows([equal_rows(2, 1 + 2 * n, n) for n in range(12)])
+    site.apply({"ann": live})
+    site.publish({"ann": make_rows([*range(5, 10)], first_item=100)})
+    site.take()
+    items = _rows(site.store, "ann")["item_id"].tolist()
+    assert Counter(items) == {7: 24, **dict.fromkeys(range(100, 105), 1)}
+    site.apply({"ann": equal_rows(2, 801, 50)})
+    assert _meta(site.store, "ann").length == 31
+    site.check()
 
 
 class _Crash(Exception):
