@@ -216,7 +216,12 @@ def collect_items(rows: Rows, min_count: int, items_path: Path | None) -> ItemTa
 
 def _merge_file(table: ItemTable, path: Path) -> None:
     file = _read_items(path)
+    if not file.num_rows:
+        raise CatalogueError(f"{path}: there is no item in it")
     file_ids = _column(path, file, "item_id", pa.uint64())
+    unique, counts = np.unique(file_ids, return_counts=True)
+    if (counts > 1).any():
+        raise CatalogueError(f"{path}: item {unique[counts > 1][0]} is in it twice")
     places = np.searchsorted(table.item_ids, file_ids).clip(max=len(table.item_ids) - 1)
     found = table.item_ids[places] == file_ids
     targets = places[found]

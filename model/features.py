@@ -10,8 +10,8 @@ import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
-from model.errors import ModelConfigError
 from model.layers import LayerConfig
+from model.limits import check_limits
 from state.interaction import NUM_KINDS, Rows
 
 _DAY_MS = 86_400_000.0
@@ -19,6 +19,7 @@ _PERIODS_MS = tuple(_DAY_MS * days for days in (1, 7, 30, 91, 365, 1461))
 _NUM_DENSE = NUM_KINDS + 2 * len(_PERIODS_MS)
 _LOG_BUCKETS_PER_OCTAVE = 2
 _NUM_LOG_BUCKETS = 32 * _LOG_BUCKETS_PER_OCTAVE + 1
+_MAX_BUCKETS = 2**31
 _SALT = 0x9E3779B97F4A7C15
 
 
@@ -37,16 +38,10 @@ class FeatureConfig:
 
     def __post_init__(self) -> None:
         """Bucket 0 means "missing", so a table needs two rows."""
-        if min(self.item_buckets, self.author_buckets, self.tag_buckets) < 2:
-            raise ModelConfigError(
-                f"item_buckets is {self.item_buckets}, author_buckets {self.author_buckets}, tag_buckets "
-                f"{self.tag_buckets}; each must be at least 2"
-            )
-        if min(self.item_hashes, self.small_width, self.mlp_width) < 1:
-            raise ModelConfigError(
-                f"item_hashes is {self.item_hashes}, small_width {self.small_width}, mlp_width {self.mlp_width}; "
-                "each must be at least 1"
-            )
+        check_limits(
+            self, "item_buckets", "author_buckets", "tag_buckets", least=2, most=_MAX_BUCKETS
+        )
+        check_limits(self, "item_hashes", "small_width", "mlp_width", least=1)
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,10 @@ from torch import Tensor, nn
 from model.accumulators import Accumulators, stack_layers
 from model.errors import ModelConfigError
 from model.layers import EncoderLayer, FeedForward, LayerConfig, Segment
+from model.limits import check_limits
 from model.quasi_linear import Delta, QuasiLinearAttention
+
+_MAX_ENCODED = 2**16 - 1  # two bytes in the accumulators' header
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,17 +34,12 @@ class LifecycleConfig:
 
     def __post_init__(self) -> None:
         """Check sizes and names."""
-        if min(self.num_queries, self.num_layers) < 1 or self.num_encoder_layers < 0:
-            raise ModelConfigError(
-                f"num_queries is {self.num_queries} and num_layers {self.num_layers}: at least 1 each; "
-                f"num_encoder_layers is {self.num_encoder_layers}: at least 0"
-            )
+        check_limits(self, "num_queries", "num_layers", "top_r", least=1, most=_MAX_ENCODED)
+        check_limits(self, "num_encoder_layers", least=0)
         if self.delta not in get_args(Delta):
             raise ModelConfigError(
                 f"delta is {self.delta!r}; it must be one of {', '.join(get_args(Delta))}"
             )
-        if self.top_r < 1:
-            raise ModelConfigError(f"top_r is {self.top_r}; it must be at least 1")
         if self.reconstruction_len < 2:
             raise ModelConfigError(
                 f"reconstruction_len is {self.reconstruction_len}; it must be at least 2"

@@ -11,8 +11,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from model.errors import ModelConfigError
 from model.layers import EncoderLayer, LayerConfig, Segment, check_choice
+from model.limits import check_limits
 
 KEPT_AT = (64, 128, 256, 512, 1024)
 """Numbers of kept interactions at which training reports the attention mass."""
@@ -39,11 +39,8 @@ class MidTermConfig:
 
     def __post_init__(self) -> None:
         """Check sizes and names."""
-        if self.num_layers < 0 or min(self.top_k, self.indexer_heads, self.indexer_width) < 1:
-            raise ModelConfigError(
-                f"top_k is {self.top_k}, indexer_heads {self.indexer_heads}, indexer_width {self.indexer_width}: "
-                f"at least 1 each; num_layers is {self.num_layers}: at least 0"
-            )
+        check_limits(self, "top_k", "indexer_heads", "indexer_width", least=1)
+        check_limits(self, "num_layers", least=0)
         check_choice("teacher", self.teacher, get_args(Teacher))
         check_choice("divergence", self.divergence, get_args(Divergence))
 

@@ -174,7 +174,9 @@ class Recommender:
             width=query.beam_width or self.beam_width,
             per_code=self._max_per_first_code,
             blocked=blocked,
-            mixture=evidence.mixture(blocked_candidates),
+            mixture=evidence.mixture(blocked_candidates).favouring(
+                self.bundle.network.config.repeats
+            ),
         )
 
     def _evidence(self, context: UserContext, catalogue: Catalogue) -> RepeatEvidence:

@@ -10,7 +10,7 @@ Shapes: B contexts, N candidates, F features, T targets, S SIDs, H width, I rows
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor, nn
@@ -32,13 +32,22 @@ class RepeatConfig:
 
     max_items: int = 512
     """Strongest items of a user: kept in the summary, and candidates of a request."""
+    max_favoured: int = 20
+    """Most probable candidates of a request that count in full when items are ranked."""
+    tail_weight: float = 0.1
+    """Of all other candidates; 1: as probable as they are."""
     hidden_width: int = 32
 
     def __post_init__(self) -> None:
-        """Check the sizes."""
-        if self.max_items < 1 or self.hidden_width < 1:
+        """Check the sizes, and that the weight is above 0 and at most 1."""
+        if min(self.max_items, self.max_favoured, self.hidden_width) < 1:
             raise ModelConfigError(
-                f"max_items is {self.max_items} and hidden_width {self.hidden_width}; both must be at least 1"
+                f"max_items is {self.max_items}, max_favoured {self.max_favoured} and hidden_width {self.hidden_width}; "
+                "each must be at least 1"
+            )
+        if not 0 < self.tail_weight <= 1:
+            raise ModelConfigError(
+                f"tail_weight of repeats is {self.tail_weight}; it must be above 0 and at most 1"
             )
 
 
@@ -77,6 +86,15 @@ class RepeatMixture:
             joined([mixture.sids for mixture in mixtures], -1),
             joined([mixture.shares for mixture in mixtures], 0),
         )
+
+    def favouring(self, config: RepeatConfig) -> "RepeatMixture":
+        """P_repeat as items are ranked by it: the tail behind the most probable candidates is discounted. g stays."""
+        most = config.max_favoured
+        if self.shares.shape[1] <= most or config.tail_weight == 1:
+            return self
+        last_B1 = self.shares.topk(most, dim=1).values[:, -1:]
+        weighed_BN = self.shares * torch.where(self.shares >= last_B1, 1.0, config.tail_weight)
+        return replace(self, shares=weighed_BN / weighed_BN.sum(1, keepdim=True).clamp(min=1e-30))
 
     def mix(self, log_generator_BT: Tensor, repeat_share_BT: Tensor) -> Tensor:
         """Log P from the log-probability and the repeat share of the same SIDs (or SID prefixes)."""

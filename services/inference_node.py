@@ -5,6 +5,7 @@ from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass
 
 from services.clients import RoutedStateClient, StateClient
+from services.errors import ServiceError
 from services.grpc_server import GrpcServer
 from services.http_server import HttpServer
 from services.stopping import unless_stopped
@@ -41,6 +42,7 @@ class InferenceNode:
                 serving = asyncio.create_task(self._serve(stop))
                 try:
                     await asyncio.wait([serving, *tasks], return_when=asyncio.FIRST_COMPLETED)
+                    _check_running(tasks)
                 finally:
                     await self.server.stop()
                     for task in (serving, *tasks):
@@ -62,3 +64,10 @@ class InferenceNode:
             ready = await self.users.is_ready()
             await self.server.set_part_serving(STATE_READINESS, serving=ready)
             await asyncio.sleep(_LOOK_EVERY_S)
+
+
+def _check_running(tasks: Sequence["asyncio.Task[None]"]) -> None:
+    """A task that ended as if somebody had asked it to would take the node with it without a word."""
+    for task in tasks:
+        if task.cancelled():
+            raise ServiceError(f"{task.get_coro()} of this node was cancelled by something in it")

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from model.engine_config import EngineConfig
-from model.num_threads import check_num_threads
+from model.limits import check_limits
 from services.batcher import BatchingConfig
 from services.candidate_config import CandidateConfig
 from services.catalogue_config import CatalogueConfig
@@ -28,6 +28,8 @@ from stream.trending_counts import TrendingConfig
 from stream.watchdog import LivenessConfig
 
 KAFKA_VARIABLE = "GEMSTREAM_KAFKA"
+_MAX_THREADS = 256
+"""Of a role's network: OpenMP does not survive any number."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -102,7 +104,7 @@ class InferenceNodeConfig:
                 f"max_per_first_code is {self.max_per_first_code} and exact_search {self.exact_search}; "
                 "the first must be at least 1, and needs exact_search off"
             )
-        check_num_threads(self.num_threads)
+        check_limits(self, "num_threads", least=1, most=_MAX_THREADS)
         if self.little_history < 0:
             raise ConfigError(f"little_history is {self.little_history}; it must be at least 0")
         if self.state_timeout_s <= 0:
@@ -130,7 +132,7 @@ class CompressionWorkerConfig:
 
     def __post_init__(self) -> None:
         """Check the limits."""
-        check_num_threads(self.num_threads)
+        check_limits(self, "num_threads", least=1, most=_MAX_THREADS)
         for name in ("max_batch", "concurrency", "max_chunks"):
             if getattr(self, name) < 1:
                 raise ConfigError(f"{name} is {getattr(self, name)}; it must be at least 1")

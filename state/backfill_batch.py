@@ -1,7 +1,7 @@
 """Backfilled users to one write batch over the live store: taken as they are, merged, or left alone."""
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, fields, replace
 
 from state import keys
 from state.backfill_merge import StoredHistory, merge_histories
@@ -21,13 +21,30 @@ Records = list[tuple[bytes, bytes]]
 """Of one user, in key order: what follows the user id in the key, and the value."""
 
 
+@dataclass
+class Taken:
+    """What came of backfills."""
+
+    users: int = 0
+    """Whose records changed."""
+    interactions: int = 0
+    """That were not live."""
+    repetitions: int = 0
+    """Live interactions that gave way to the same ones of a backfill."""
+
+    def add(self, other: "Taken") -> None:
+        """Count another's, too."""
+        for each in fields(self):
+            setattr(self, each.name, getattr(self, each.name) + getattr(other, each.name))
+
+
 class BackfillBatch:
     """Builds the batch; the caller writes it, and lets nobody else write in between."""
 
     def __init__(self, store: KeyValueStore, history: HistoryConfig) -> None:
         """An empty batch over the live store's present state."""
         self.batch = Batch()
-        self.num_changed = 0
+        self.taken = Taken()
         self._store = store
         self._history = history
         self._num_new = 0
@@ -61,7 +78,7 @@ class BackfillBatch:
             for rest, value in records:
                 if rest[:1] == keys.SUMMARY and self._extends(prefix + rest, value, live):
                     self.batch.put(Family.USERS, prefix + rest, value)
-                    self.num_changed += 1
+                    self.taken.users += 1
             if mark is None and not _is_complete(records, live.lifecycle_boundary):
                 self._mark_dirty(user, live)
 
@@ -78,7 +95,7 @@ class BackfillBatch:
             self.batch.put(Family.USERS, prefix + rest, value)
         meta, _ = decode_head(_head(records))
         self._owe_summary(user, records, meta)
-        self.num_changed += 1
+        self.taken.add(Taken(users=1, interactions=meta.length))
 
     def _merge(self, user: bytes, records: Records) -> None:
         prefix = keys.user_prefix(user)
@@ -101,7 +118,7 @@ class BackfillBatch:
         for rest, value in fresh:
             self.batch.put(Family.USERS, prefix + rest, value)
         self._owe_summary(user, fresh, outcome.meta)
-        self.num_changed += 1
+        self.taken.add(Taken(users=1, interactions=merged.new, repetitions=merged.repeated))
         self._num_new += not live.meta.length
 
     def _owe_summary(self, user: bytes, records: Records, meta: UserMeta) -> None:

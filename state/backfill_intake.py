@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Literal
 
 from state import keys
-from state.backfill_batch import BackfillBatch, Records
+from state.backfill_batch import BackfillBatch, Records, Taken
 from state.backfill_manifest import BackfillManifest
 from state.backfill_repository import BackfillRepository
 from state.bundle_rollout import walk_again
@@ -78,6 +78,9 @@ class BackfillIntake:
         self._history = history
         self._num_partitions = num_partitions
         self._open_database = open_database
+        self.taken = Taken()
+        """Since the start, of all partitions."""
+        self._taken_lock = threading.Lock()
         self._unusable: set[tuple[str, int]] = set()
         # A partition that left and came back meanwhile waits here until the first taking sees its store closed.
         self._taking = defaultdict[int, threading.Lock](threading.Lock)
@@ -130,7 +133,7 @@ class BackfillIntake:
         try:
             with self._directory.scratch("backfill", store.partition) as scratch:
                 self._repository.download(manifest, scratch)
-                num_changed = self._take(store, manifest, scratch)
+                taken = self._take(store, manifest, scratch)
         except RepositoryUnavailable as error:
             log.warning(
                 "partition %d: backfill %s waits: %s", store.partition, manifest.backfill, error
@@ -140,14 +143,16 @@ class BackfillIntake:
             self._leave_out(manifest.backfill, store, error)
             return False
         log.info(
-            "partition %d: backfill %s is taken, %d users changed",
+            "partition %d: backfill %s is taken: %d users changed, %d interactions are new, %d took the place of live ones",
             store.partition,
             manifest.backfill,
-            num_changed,
+            taken.users,
+            taken.interactions,
+            taken.repetitions,
         )
         return True
 
-    def _take(self, store: UserStore, manifest: BackfillManifest, scratch: Path) -> int:
+    def _take(self, store: UserStore, manifest: BackfillManifest, scratch: Path) -> Taken:
         progress = read_progress(store.database).get(manifest.backfill)
         if manifest.content == "histories" and progress is None:
             users = [scratch / file.name for file in manifest.user_files]
@@ -156,7 +161,7 @@ class BackfillIntake:
             begun, done = _record(manifest, Progress("files")), _record(manifest, Progress("done"))
             done.put(Family.SYSTEM, keys.USERS_KEY, manifest.users.to_bytes(8, "big"))
             if store.ingest_if_empty(files, begun, done):
-                return manifest.users
+                return self._count(Taken(manifest.users, manifest.interactions))
         database = self._open_database(scratch / "database")
         try:
             database.ingest(Family.USERS, [scratch / file.name for file in manifest.user_files])
@@ -170,34 +175,45 @@ class BackfillIntake:
         manifest: BackfillManifest,
         database: KeyValueStore,
         progress: Progress,
-    ) -> int:
+    ) -> Taken:
         """Users in key order, some in each write, with the key to go on from."""
-        num_changed = 0
+        taken = Taken()
         users = by_user(database, progress.next_key)
         while some := list(islice(users, _USERS_AT_ONCE)):
             after = keys.after(keys.user_prefix(some[-1][0]))
-            phase = Progress(progress.phase, after)
-
-            def make_batch(
-                live: KeyValueStore,
-                some: list[tuple[bytes, Records]] = some,
-                phase: Progress = phase,
-            ) -> Batch:
-                nonlocal num_changed
-                building = BackfillBatch(live, self._history)
-                if manifest.content == "histories":
-                    building.add_histories(some)
-                else:
-                    building.add_summaries(some)
-                num_changed += building.num_changed
-                building.batch.puts += _record(manifest, phase).puts
-                return building.batch
-
-            store.rewrite(make_batch)
+            taken.add(self._merge_some(store, manifest, some, Progress(progress.phase, after)))
         recount = progress.phase == "files"
         store.rewrite(lambda live: _done(live, manifest, recount=recount))
         store.flush()
-        return num_changed
+        return taken
+
+    def _merge_some(
+        self,
+        store: UserStore,
+        manifest: BackfillManifest,
+        some: list[tuple[bytes, Records]],
+        progress: Progress,
+    ) -> Taken:
+        """One write of users, with how far it comes."""
+        taken = Taken()
+
+        def make_batch(live: KeyValueStore) -> Batch:
+            building = BackfillBatch(live, self._history)
+            if manifest.content == "histories":
+                building.add_histories(some)
+            else:
+                building.add_summaries(some)
+            building.batch.puts += _record(manifest, progress).puts
+            taken.add(building.taken)
+            return building.batch
+
+        store.rewrite(make_batch)
+        return self._count(taken)
+
+    def _count(self, taken: Taken) -> Taken:
+        with self._taken_lock:
+            self.taken.add(taken)
+        return taken
 
 
 def read_progress(store: KeyValueStore) -> dict[str, Progress]:

@@ -1,18 +1,19 @@
 """One user's backfilled history before the live one: the fold's outcome, as if the log had begun with the backfill."""
 
 from dataclasses import dataclass, replace
+from typing import TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
-from state.fold import Fold
+from state.fold import Fold, replay
 from state.forgotten_items import NOTHING_FORGOTTEN, ForgottenItems
 from state.interaction import Rows, empty_rows, hash_features, join_rows
 from state.segments import HistoryConfig
-from state.user_fold import UserFold
 from state.user_state import UserMeta
 
-_GOLDEN = np.uint64(0x9E3779B97F4A7C15)
+_Mask: TypeAlias = npt.NDArray[np.bool_]
+_Hashes: TypeAlias = npt.NDArray[np.uint64]
 
 
 @dataclass(frozen=True)
@@ -38,38 +39,40 @@ class Merged:
     outcome: Fold
     is_whole: bool
     """The whole backfilled history is the beginning: its chunks hold as they are, and so do summaries of them."""
+    new: int
+    """Backfilled interactions that were not live."""
+    repeated: int
+    """Live interactions that the backfill holds, too: each gave way to one of the backfill's."""
 
 
 def merge_histories(
     live: StoredHistory, backfilled: StoredHistory, history: HistoryConfig
 ) -> Merged | None:
-    """Fold the live interactions into the backfilled history; None when the backfill brings nothing new.
+    """Add the live interactions to the backfilled history; None when the backfill brings nothing new.
 
-    What the user deleted or had forgotten stays so. Duplicates go by the fold's rule; an interaction whose event hash is
-    gone is one if it equals a backfilled one in every feature. The epoch rises, since positions are new.
+    What the user deleted or had forgotten stays so. A live interaction is left out only as the repetition of a
+    backfilled one, and each of these has one repetition at most: live ones were accepted by their event ids, and are not
+    judged by one another again. The epoch rises, since positions are new.
     """
     old, own = backfilled.rows, live.rows
     refused = old["event_time_ms"] <= live.meta.deleted_until_ms
     refused |= live.forgotten.refuse(old)
-    known = np.isin(hash_features(old), hash_features(own))
-    if live.meta.first_position and len(own):  # what is older left the history, and would again
-        known |= old["event_time_ms"] < own["event_time_ms"].min()
-    if np.all(refused | known):
+    old = old[~refused]
+    repeated, known = _pair(own, old)
+    num_repeated = int(np.count_nonzero(repeated))
+    if live.meta.first_position and len(own):  # what is as old left the history, and would again
+        known |= old["event_time_ms"] <= own["event_time_ms"].min()
+    if np.all(known):
         return None
-    meta = _beginning(live.meta, UserMeta() if refused.any() else backfilled.meta)
-    stamps = _Stamps()
+    own = own[~repeated]
     if refused.any():
-        user_fold = UserFold(meta, empty_rows(), history)
-        user_fold.add(stamps.put_on(old[~refused]))
+        meta, tail, rows = UserMeta(), empty_rows(), join_rows([old, own])
     else:
-        user_fold = UserFold(meta, backfilled.tail, history, lambda: backfilled.sealed)
-    repeated = (own["event_hash"] == 0) & np.isin(hash_features(own), hash_features(old[~refused]))
-    user_fold.add(stamps.put_on(own[~repeated]))
-    outcome = user_fold.outcome
-    outcome.tail = stamps.taken_off(outcome.tail)
+        meta, tail, rows = backfilled.meta, backfilled.tail, own
+    outcome = replay(_beginning(live.meta, meta), tail, rows, history)
     version = max(outcome.meta.version, live.meta.version + 1)
     outcome.meta = replace(outcome.meta, version=version)
-    return Merged(outcome, is_whole=not refused.any())
+    return Merged(outcome, not refused.any(), len(old) - num_repeated, num_repeated)
 
 
 def _beginning(live: UserMeta, first: UserMeta) -> UserMeta:
@@ -82,25 +85,38 @@ def _beginning(live: UserMeta, first: UserMeta) -> UserMeta:
     )
 
 
-class _Stamps:
-    """Event hashes for interactions that lost theirs, so that the fold can tell them apart."""
+def _pair(own: Rows, old: Rows) -> tuple[_Mask, _Mask]:
+    """Pair live interactions with backfilled ones that are the same, one with one; masks of those that have a partner.
 
-    def __init__(self) -> None:
-        self._stamps = np.empty(0, np.uint64)
+    The same are those with one event hash, and those equal in every feature where one of both lost its hash.
+    """
+    repeated, known = np.zeros(len(own), np.bool_), np.zeros(len(old), np.bool_)
 
-    def put_on(self, rows: Rows) -> Rows:
-        rows = rows.copy()
-        lost = rows["event_hash"] == 0
-        first = len(self._stamps) + 1
-        numbers = np.arange(first, first + np.count_nonzero(lost), dtype=np.uint64)
-        rows["event_hash"][lost] = numbers * _GOLDEN
-        self._stamps = np.concatenate([self._stamps, numbers * _GOLDEN])
-        return rows
+    def pair(ids: _Hashes, old_ids: _Hashes, among: _Mask, old_among: _Mask) -> None:
+        mine, theirs = np.flatnonzero(among & ~repeated), np.flatnonzero(old_among & ~known)
+        repeated[mine] = _occurrence(ids[mine]) < _count_in(old_ids[theirs], ids[mine])
+        known[theirs] = _occurrence(old_ids[theirs]) < _count_in(ids[mine], old_ids[theirs])
 
-    def taken_off(self, rows: Rows) -> Rows:
-        stamped: npt.NDArray[np.bool_] = np.isin(rows["event_hash"], self._stamps)
-        if not stamped.any():
-            return rows
-        rows = rows.copy()
-        rows["event_hash"][stamped] = 0
-        return rows
+    lost, old_lost = own["event_hash"] == 0, old["event_hash"] == 0
+    pair(own["event_hash"], old["event_hash"], ~lost, ~old_lost)
+    features, old_features = hash_features(own), hash_features(old)
+    # Those with hashes come first, since they have no other partners.
+    pair(features, old_features, lost, ~old_lost)
+    pair(features, old_features, ~lost, old_lost)
+    pair(features, old_features, lost, old_lost)
+    return repeated, known
+
+
+def _occurrence(ids: _Hashes) -> npt.NDArray[np.int64]:
+    """How many equal ones come before each."""
+    order = np.argsort(ids, kind="stable")
+    in_order = ids[order]
+    occurrence = np.empty(len(ids), np.int64)
+    occurrence[order] = np.arange(len(ids)) - np.searchsorted(in_order, in_order)
+    return occurrence
+
+
+def _count_in(ids: _Hashes, wanted: _Hashes) -> npt.NDArray[np.int64]:
+    """How often each wanted one is among `ids`."""
+    in_order = np.sort(ids)
+    return np.searchsorted(in_order, wanted, "right") - np.searchsorted(in_order, wanted)

@@ -170,7 +170,11 @@ def _numbers(path: Path, table: pa.Table, name: str) -> npt.NDArray[np.generic]:
     with _at_fault(f"{path}: column {name}"):
         column = pc.fill_null(table[name], 0) if name not in _REQUIRED else table[name]
         if column.null_count:
-            raise InvalidInteraction(f"{path}: column {name} has {column.null_count} empty values")
+            first = pc.index(pc.is_null(column), True).as_py()
+            raise InvalidInteraction(
+                f"{path}: column {name} is empty in row {first}"
+                + (f" and {column.null_count - 1} more" if column.null_count > 1 else "")
+            )
         target = pa.from_numpy_dtype(INTERACTION[name])
         return np.asarray(pc.cast(column, target).to_numpy())
 

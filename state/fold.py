@@ -65,6 +65,20 @@ def fold(
     return result
 
 
+def replay(meta: UserMeta, tail: Rows, accepted: Rows, history: HistoryConfig) -> Fold:
+    """Add interactions that a fold accepted before, in the order given: none is judged, late or a duplicate."""
+    result = Fold(meta, tail)
+    while len(accepted):
+        room = history.seal_len - len(result.tail)
+        result.tail = in_event_time_order(join_rows([result.tail, accepted[:room]]))
+        result.applied += len(accepted[:room])
+        accepted = accepted[room:]
+        if len(result.tail) >= history.seal_len:
+            _seal(result, history)
+    _move_boundaries(result, history)
+    return result
+
+
 class _SealedFeatures:
     """Which arrivals equal a sealed interaction in every feature; reads the sealed chunks when first asked."""
 

@@ -12,6 +12,7 @@ from state import keys
 from state.append import append_newer
 from state.arrivals import Applied, Arrivals, Deletion, Position
 from state.chunk_codec import decode_rows, encode_rows
+from state.errors import CorruptValue
 from state.fold import Fold
 from state.forgotten_codec import decode_forgotten, encode_forgotten
 from state.forgotten_items import NOTHING_FORGOTTEN, ForgottenItems
@@ -132,7 +133,15 @@ class PollBatch:
         return indices
 
     def _add_user(self, user: bytes, share: _UserShare, arrivals: Arrivals) -> None:
-        """Fold one user."""
+        """Fold one user. Raises CorruptValue, which names the user, where what is stored of them is damaged."""
+        try:
+            self._fold_user(user, share, arrivals)
+        except CorruptValue as error:
+            raise CorruptValue(
+                f"user {user.decode(errors='backslashreplace')!r}: {error}"
+            ) from error
+
+    def _fold_user(self, user: bytes, share: _UserShare, arrivals: Arrivals) -> None:
         prefix = keys.user_prefix(user)
         meta, tail, blocks = self._read_tail(prefix, share.slot)
         read_sealed: Callable[[], Rows] = partial(self._read_sealed, prefix, meta)
@@ -225,4 +234,12 @@ class PollBatch:
     def _read_sealed(self, prefix: bytes, meta: UserMeta) -> Rows:
         cursor = scan_user(self._store, prefix)
         chunks = read_chunks(cursor, prefix, meta.first_position, meta.tail_start)
-        return join_rows(map(decode_rows, chunks))
+        starts = range(meta.first_position, meta.tail_start, self._history.chunk_len)
+        return join_rows(map(_decode_chunk, chunks, starts))
+
+
+def _decode_chunk(chunk: bytes, start: int) -> Rows:
+    try:
+        return decode_rows(chunk)
+    except CorruptValue as error:
+        raise CorruptValue(f"chunk {start}: {error}") from error

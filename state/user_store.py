@@ -9,6 +9,7 @@ from typing import TypeVar
 from state import keys
 from state.arrivals import Applied, Arrivals, Hole, Position
 from state.bundle_rollout import BundleStates, read_bundles
+from state.errors import CorruptValue
 from state.head_codec import decode_head
 from state.head_table import HeadTable
 from state.key_value_store import Batch, Family, KeyValueStore
@@ -90,6 +91,9 @@ class UserStore:
                 poll.add(arrivals)
                 check_owner()
                 self._store.write(poll.batch)
+            except CorruptValue as error:
+                self._table.clear()
+                raise CorruptValue(f"partition {self.partition}, {error}") from error
             except BaseException:
                 self._table.clear()
                 raise

@@ -188,7 +188,7 @@ def _cache(nodes: Nodes, beam: int) -> dict[str, float]:
     """What the node itself says of the users that it keeps."""
     with urlopen(f"http://{nodes.inference[beam].metrics}/metrics") as reply:
         text = reply.read().decode()
-    values = dict(re.findall(r"^gemstream_(context_cache_\w+) (\S+)$", text, re.MULTILINE))
+    values = dict(re.findall(r"^gemstream_(context_cache_\w+)\{.*\} (\S+)$", text, re.MULTILINE))
     num_users, num_bytes = (float(values[f"context_cache_{name}"]) for name in ("users", "bytes"))
     rss = nodes.inference[beam].watched.memory_info().rss
     return {

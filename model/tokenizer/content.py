@@ -20,7 +20,7 @@ def read_content(path: Path, item_ids: npt.NDArray[np.uint64]) -> Tensor:
     """[N, W] float32 vectors of `item_ids` (ascending); zeros for items that the file does not have.
 
     A `.parquet` file has the columns `item_id` and `vector` (lists of one length), a `.npz` file the arrays `item_ids`
-    [M] and `vectors` [M, W]. Raises CatalogueError for a file that cannot be used, or has none of the items.
+    [M] and `vectors` [M, W]. Raises CatalogueError for a file that cannot be used, has none of the items, or only zeros for them.
     """
     readers = {".parquet": _read_parquet, ".npz": _read_npz}
     if not path.is_file():
@@ -40,6 +40,8 @@ def read_content(path: Path, item_ids: npt.NDArray[np.uint64]) -> Tensor:
         )
     vectors_NW = np.zeros((len(item_ids), vectors_MW.shape[1]), np.float32)
     vectors_NW[places[found]] = vectors_MW[found]
+    if not vectors_NW.any():
+        raise CatalogueError(f"{path}: the vectors of all {found.sum()} known items are zero")
     return torch.from_numpy(vectors_NW)
 
 

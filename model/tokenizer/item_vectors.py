@@ -15,11 +15,13 @@ from torch import Tensor
 from torch.nn import functional
 
 from model.errors import ModelConfigError
+from model.limits import check_limits
 from model.tokenizer.fold_in import Companions, inverse_second_moment
 from model.tokenizer.text import FittedText
 from model.tokenizer.tokenizer import split
 
 COOCCURRENCE, CONTENT, TEXT = "cooccurrence", "content", "text"
+_MAX_WIDTH = 4096  # axes are found in its square
 _NEAREST = 8
 """Known items whose mean stands in for a block that an item lacks."""
 _MAX_REFERENCES = 65_536
@@ -45,17 +47,15 @@ class ItemVectorConfig:
 
     def __post_init__(self) -> None:
         """At least one block counts."""
-        if min(self.cooccurrence_width, self.window, self.text_width) < 1:
-            raise ModelConfigError(
-                f"cooccurrence_width is {self.cooccurrence_width}, window {self.window} and "
-                f"text_width {self.text_width}: at least 1 each"
-            )
+        check_limits(self, "cooccurrence_width", "text_width", least=1, most=_MAX_WIDTH)
+        check_limits(self, "window", least=1)
+        check_limits(self, "cooccurrence_weight", "content_weight", "text_weight", least=0)
         weights = (self.cooccurrence_weight, self.content_weight, self.text_weight)
         given = self.content_weight if self.vectors else 0.0
-        if min(weights) < 0 or self.cooccurrence_weight + given + self.text_weight == 0:
+        if self.cooccurrence_weight + given + self.text_weight == 0:
             raise ModelConfigError(
-                f"cooccurrence_weight, content_weight and text_weight are {weights}: at least 0 each, and one source "
-                "above 0 (content_weight counts where `vectors` is given)"
+                f"cooccurrence_weight, content_weight and text_weight are {weights}; one source must be above 0 "
+                "(content_weight counts where `vectors` is given)"
             )
 
 

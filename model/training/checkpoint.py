@@ -17,7 +17,7 @@ from torch import Tensor
 
 from model.errors import TrainingRunError
 
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
 
 
 def save_checkpoint(path: Path, tensors: Mapping[str, Tensor], progress: dict[str, Any]) -> None:

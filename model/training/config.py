@@ -4,12 +4,14 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from model.errors import ModelConfigError
+from model.limits import check_limits
 from model.network import NetworkConfig
-from model.num_threads import check_num_threads
 from model.summary_size import check_summary_size
 from model.tokenizer.item_vectors import ItemVectorConfig
 from model.tokenizer.tokenizer import TokenizerConfig
 from state.segments import HistoryConfig
+
+_MAX_THREADS, _MAX_SEED = 1024, 2**63 - 1
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,27 +33,21 @@ class StageRules:
     min_steps: int = 0
     """Steps of a stage before a plateau may end it."""
     max_steps: int | None = None
-    """Steps after which a stage ends, whatever its loss does."""
+    """Steps after which each stage ends, "repeats" too, whatever its loss does."""
 
     def __post_init__(self) -> None:
         """Shares are positive and sum to one; counts are at least one."""
         if min(self.shares) <= 0 or abs(sum(self.shares) - 1) > 1e-6:
             raise ModelConfigError(f"shares are {self.shares}; each must be above 0, the sum 1")
-        if self.evaluate_every < 1 or self.patience < 1 or self.min_improvement < 0:
-            raise ModelConfigError(
-                f"evaluate_every is {self.evaluate_every} and patience {self.patience}: at least 1 each; "
-                f"min_improvement is {self.min_improvement}: at least 0"
-            )
+        check_limits(self, "evaluate_every", "patience", least=1)
+        check_limits(self, "min_improvement", "min_steps", least=0)
         if not 0 <= self.smoothing < 1:
             raise ModelConfigError(
                 f"smoothing is {self.smoothing}; it must be at least 0 and below 1"
             )
-        if self.min_steps < 0 or (self.max_steps or max(1, self.min_steps)) < max(
-            1, self.min_steps
-        ):
+        if self.max_steps is not None and self.max_steps < max(1, self.min_steps):
             raise ModelConfigError(
-                f"stages.min_steps is {self.min_steps}: at least 0; stages.max_steps is {self.max_steps}: "
-                "at least 1 and at least min_steps"
+                f"stages.max_steps is {self.max_steps}; it must be at least 1 and at least min_steps, {self.min_steps}"
             )
 
     def describe(self, watched: str, share: float) -> str:
@@ -79,7 +75,10 @@ class TrainConfig:
     minutes: float = 3.0
     """Wall-clock budget of the whole run, from reading to saving."""
     max_steps: int | None = None
-    """Steps of all stages together; set, it replaces the time budget and makes a run repeatable."""
+    """Steps of dense, indexer and selection together; stage "repeats" takes as many of its own before, at most.
+
+    Set, it replaces the time budget and makes a run repeatable.
+    """
     seed: int = 0
     batch_size: int = 32
     """Contexts per step."""
@@ -107,29 +106,19 @@ class TrainConfig:
     def __post_init__(self) -> None:
         """Check the limits, and that the network's summaries can be stored."""
         check_summary_size(self.network)
-        check_num_threads(self.num_threads)
-        for name in (
-            "min_item_count", "batch_size", "targets", "target_window", "lifecycle_sample",
-            "evaluation_users",
-        ):  # fmt: skip
-            if getattr(self, name) < 1:
-                raise ModelConfigError(f"{name} is {getattr(self, name)}; it must be at least 1")
-        if (
-            self.minutes <= 0
-            or self.learning_rate <= 0
-            or min(self.reconstruction_weight, self.repeat_weight) < 0
-        ):
-            raise ModelConfigError(
-                f"minutes is {self.minutes} and learning_rate {self.learning_rate}: above 0 each; "
-                f"reconstruction_weight is {self.reconstruction_weight} and repeat_weight {self.repeat_weight}: at least 0"
-            )
+        check_limits(
+            self, "min_item_count", "batch_size", "targets", "target_window", "lifecycle_sample",
+            "evaluation_users", least=1,
+        )  # fmt: skip
+        check_limits(self, "num_threads", least=1, most=_MAX_THREADS)
+        check_limits(self, "seed", least=0, most=_MAX_SEED)
+        check_limits(self, "reconstruction_weight", "repeat_weight", "checkpoint_every_s", least=0)
+        for name in ("minutes", "learning_rate"):
+            if getattr(self, name) <= 0:
+                raise ModelConfigError(f"{name} is {getattr(self, name)}; it must be above 0")
         if not 0 <= self.repeat_share < 1:
             raise ModelConfigError(
                 f"repeat_share is {self.repeat_share}; it must be at least 0 and below 1"
-            )
-        if self.seed < 0 or self.checkpoint_every_s < 0:
-            raise ModelConfigError(
-                f"seed is {self.seed} and checkpoint_every_s {self.checkpoint_every_s}: at least 0 each"
             )
         if self.precision not in ("auto", "fp32", "bf16"):
             raise ModelConfigError(

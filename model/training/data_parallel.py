@@ -129,7 +129,7 @@ def scale_to_share(
 
 def mean_losses(found: Sequence[Losses], workers: Workers) -> Losses:
     """The mean of each loss over the batches of all processes; NaN counts as not measured."""
-    names = [field.name for field in dataclasses.fields(Losses)]
+    names = [field.name for field in dataclasses.fields(Losses) if field.name != "kept_at"]
     values = [[float(getattr(losses, name)) for losses in found] for name in names]
     real = [[value for value in column if not math.isnan(value)] for column in values]
     sums = workers.sum([sum(column) for column in real])
@@ -139,7 +139,8 @@ def mean_losses(found: Sequence[Losses], workers: Workers) -> Losses:
         for name, total, count in zip(names, sums, counts, strict=True)
     }
     kept = means.pop("kept")
-    return Losses(**{name: torch.tensor(mean) for name, mean in means.items()}, kept=kept)
+    losses: dict[str, Any] = {name: torch.tensor(mean) for name, mean in means.items()}
+    return Losses(**losses, kept=kept)
 
 
 def _denominators(batch: Batch, reconstruction_len: int) -> dict[str, float]:

@@ -3,6 +3,7 @@
 import math
 import time
 from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -14,11 +15,34 @@ from model.catalogue import Catalogue
 from model.network import Network
 from model.ranking import rank_items
 from model.training.batches import BatchBuilder
+from model.training.config import TrainConfig
 from model.training.histories import Histories, Index, mixed_by_length
 from model.training.losses import encode_batch
 from model.trie import Trie
 
+RECALL_AT = 20
 _CONTEXTS_AT_ONCE = 32
+
+
+def held_out(histories: Histories, config: TrainConfig) -> tuple[Index, Index]:
+    """The baskets that steer the stages, and those that are reported on."""
+    shuffled = np.random.default_rng(config.seed).permutation(histories.held_out_cuts)
+    num_steering = min(config.evaluation_users // 2, (len(shuffled) + 1) // 2)
+    tested = shuffled[num_steering : num_steering + config.evaluation_users]
+    return shuffled[:num_steering], tested if len(tested) else shuffled
+
+
+def recall_report(
+    network: Network, trie: Trie, builder: BatchBuilder, tested: Index, limit_s: float
+) -> dict[str, Any]:
+    """Recall of the network and of popularity, and of how many of the baskets."""
+    recall, taken = network_recall(network, trie, builder, tested, RECALL_AT, limit_s)
+    return {
+        "network": recall,
+        "popularity": popularity_recall(builder.histories, builder.catalogue, taken, RECALL_AT),
+        "baskets": len(taken),
+        "asked_baskets": len(tested),
+    }
 
 
 def network_recall(
@@ -63,7 +87,7 @@ def rank_at(
             return network.logits(states[:, :, -1], codes_BWP.shape[-1])
 
         bos = network.decode(context, torch.zeros(len(some), 1, 0, dtype=torch.int64))
-        mixture = network.repeat_mixture(batch.repeats, bos)
+        mixture = network.repeat_mixture(batch.repeats, bos).favouring(network.config.repeats)
         beams = beam_search(score_next, trie, len(some), beam_width, mixture)
         for row in range(len(some)):
             ranked = rank_items(beams, mixture, builder.catalogue, request=row)

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from model.decoder import Context, IndexerTrace
 from model.layers import Segment
+from model.mid_term import KEPT_AT
 from model.network import Network
 from model.training.batches import Batch
 from model.trie import Trie
@@ -27,6 +28,8 @@ class Losses:
     reconstruction: Tensor
     indexer: Tensor
     kept: float
+    kept_at: tuple[float, ...] = ()
+    """As `kept_sums`."""
 
     def total(self, reconstruction_weight: float, repeat_weight: float) -> Tensor:
         """The step's objective; the indexer's loss shares no weights with the others, so lambda = 1 couples nothing."""
@@ -50,11 +53,23 @@ def batch_losses(network: Network, trie: Trie, batch: Batch, stage: Stage) -> Lo
     context, reconstruction = encode_batch(network, batch)
     trace = None if stage == "dense" else IndexerTrace()
     next_token, repeats = next_token_loss(network, trie, context, batch, stage, trace)
-    indexer, kept = next_token.new_zeros(()), float("nan")
+    indexer, kept, kept_at = next_token.new_zeros(()), float("nan"), list[float]()
     if trace is not None and trace.losses:
         indexer = torch.stack(trace.losses).sum()
         kept = float(torch.cat(trace.kept).mean())
-    return Losses(next_token, repeats, reconstruction, indexer, kept)
+        kept_at = kept_sums(trace, batch)
+    return Losses(next_token, repeats, reconstruction, indexer, kept, tuple(kept_at))
+
+
+def kept_sums(trace: IndexerTrace, batch: Batch) -> list[float]:
+    """Attention mass that each k of KEPT_AT keeps, summed over contexts and blocks, then of how many these are.
+
+    Of none where no mid-term segment of the batch is longer than k.
+    """
+    kept = torch.cat(trace.kept_at) if trace.kept_at else torch.zeros(0, len(KEPT_AT))
+    longer = [float(batch.lengths[1] > k) for k in KEPT_AT]
+    sums = [mass * some for mass, some in zip(kept.sum(0).tolist(), longer, strict=True)]
+    return sums + [len(kept) * some for some in longer]
 
 
 def next_token_loss(

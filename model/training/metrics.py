@@ -13,28 +13,45 @@ from model.errors import TrainingRunError
 
 @dataclass(frozen=True, kw_only=True)
 class StepMetrics:
-    """One row. NaN (an empty field) where there is no such figure."""
+    """One row. None (an empty field) where there is no such figure; NaN where one is not a number."""
 
     stage: str
     step: int
     """Of all stages together, from 1."""
-    next_token_loss: float
-    reconstruction_loss: float
-    indexer_loss: float
-    kept_attention_mass: float
+    next_token_loss: float | None = None
+    reconstruction_loss: float | None = None
+    repeat_loss: float | None = None
+    """Listwise, of the repeats' scores; all that stage "repeats" has."""
+    indexer_loss: float | None = None
+    kept_attention_mass: float | None = None
     """Of the dense attention, what the indexers' top-k keeps."""
+    kept_64: float | None = None
+    """The same for other k, as in KEPT_AT; None where no mid-term segment of the batch is longer."""
+    kept_128: float | None = None
+    kept_256: float | None = None
+    kept_512: float | None = None
+    kept_1024: float | None = None
     learning_rate: float
     gradient_norm: float
     """Before clipping."""
     tokens_per_s: float
     """Interactions encoded and codes predicted, of all processes."""
-    validation_loss: float = math.nan
-    """What the stage's convergence is judged by, where it was evaluated: next-token loss, in stage "indexer" its own."""
-    smoothed_validation_loss: float = math.nan
+    validation_loss: float | None = None
+    """What the stage's convergence is judged by, where it was evaluated: in "repeats" and "indexer" their own loss."""
+    smoothed_validation_loss: float | None = None
 
-    def evaluated(self, loss: float, smoothed: float) -> "StepMetrics":
+    def evaluated(self, loss: float, smoothed: float | None) -> "StepMetrics":
         """The same with an evaluation."""
         return dataclasses.replace(self, validation_loss=loss, smoothed_validation_loss=smoothed)
+
+    def not_finite(self) -> list[str]:
+        """Figures that are no numbers, as "name is value"."""
+        figures = {name: getattr(self, name) for name in _COLUMNS[2:]}
+        return [
+            f"{name} is {value}"
+            for name, value in figures.items()
+            if value is not None and not math.isfinite(value)
+        ]
 
 
 _COLUMNS = tuple(field.name for field in dataclasses.fields(StepMetrics))
@@ -63,7 +80,7 @@ class MetricsWriter:
             return
         for name in _COLUMNS[2:]:
             value = getattr(row, name)
-            if not math.isnan(value):
+            if value is not None and math.isfinite(value):
                 self._board.add_scalar(f"{name}/{row.stage}", value, row.step)
 
     def close(self) -> None:
@@ -81,18 +98,17 @@ def read_metrics(csv_path: Path) -> Iterator[StepMetrics]:
         for cells in csv.DictReader(file):
             if tuple(cells) != _COLUMNS or None in cells.values():
                 return
-            numbers = {name: _number(text) for name, text in cells.items() if name != "stage"}
-            step = int(numbers.pop("step"))
-            yield StepMetrics(stage=cells["stage"], step=step, **numbers)
+            numbers: dict[str, Any] = {name: _number(cells[name]) for name in _COLUMNS[2:]}
+            yield StepMetrics(stage=cells["stage"], step=int(cells["step"]), **numbers)
 
 
 def _cells(row: StepMetrics) -> list[Any]:
-    """NaN is an empty field; `repr` of a float reads back as the same float."""
-    return ["" if value != value else value for value in dataclasses.astuple(row)]
+    """`repr` of a float reads back as the same float; None is an empty field."""
+    return list(dataclasses.astuple(row))
 
 
-def _number(text: str) -> float:
-    return float(text) if text else math.nan
+def _number(text: str) -> float | None:
+    return float(text) if text else None
 
 
 def _tensorboard(path: Path, last_step: int) -> Any:

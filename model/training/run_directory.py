@@ -1,15 +1,19 @@
 """The directory of one training run: its checkpoint, metrics and picture, and what the run is of.
 
 checkpoint.safetensors   while the run goes on
+run.lock                 held by the process whose run it is
 metrics.csv, learning_curve.png, tensorboard/
 """
 
 import dataclasses
 import json
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import xxhash
+from filelock import FileLock, Timeout
 from torch import Tensor
 
 from model.catalogue import Catalogue
@@ -30,10 +34,28 @@ class RunDirectory:
         self.metrics = path / "metrics.csv"
         self.plot = path / "learning_curve.png"
         self.tensorboard = path / "tensorboard"
+        self._path, self._lock = path, path / "run.lock"
         try:
             path.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise TrainingRunError(f"{path} cannot be made: {error.strerror}") from error
+
+    @contextmanager
+    def claim(self) -> Iterator[None]:
+        """Keep other runs out; a process that dies lets go. Raises TrainingRunError when one is in it."""
+        lock = FileLock(self._lock, timeout=0)
+        try:
+            lock.acquire()
+        except Timeout as error:
+            raise TrainingRunError(
+                f"{self._path}: another run is going on in it; wait for its end, stop it, or give another --run"
+            ) from error
+        except OSError as error:
+            raise TrainingRunError(f"{self._lock} cannot be locked: {error.strerror}") from error
+        try:
+            yield
+        finally:
+            lock.release()
 
     def save(
         self, identity: dict[str, Any], tensors: dict[str, Tensor], progress: dict[str, Any]

@@ -15,8 +15,9 @@ class StageReport:
     name: str
     steps: int
     train_loss: float | None
-    """Next-token loss, mean over the last steps; None without any."""
-    validation_loss: float
+    """Next-token loss (of "repeats": its own), mean over the last steps; None without any."""
+    validation_loss: float | None
+    """None where no user is held out."""
     indexer_loss: float | None
     kept_attention_mass: float | None
     ended: str
@@ -27,18 +28,35 @@ class StageReport:
     tokens_per_s: float
     peak_memory_bytes: int
     """Of the process until then; on a GPU, of its tensors."""
-    kept_by_top_k: dict[str, float] = field(default_factory=dict)
-    """Of the dense attention, what the indexers' best 64 to 1,024 would keep; empty while they do not learn."""
+    kept_by_top_k: dict[str, float | None] = field(default_factory=dict)
+    """Of the dense attention, what the indexers' best 64 to 1,024 would keep; empty while they do not learn.
+
+    None where no mid-term segment is longer.
+    """
+
+
+@dataclass
+class RepeatState:
+    """How far the first stage is, which has a budget of its own."""
+
+    steps: int = 0
+    seconds: float | None = None
+    """Its time budget; None before it begins."""
+    elapsed_s: float = 0.0
+    recent_losses: list[float] = field(default_factory=list)
+    convergence: Convergence = field(default_factory=Convergence)
+    ended: str | None = None
 
 
 @dataclass
 class RunState:
     """Stage, its progress, and what is done."""
 
+    repeats: RepeatState = field(default_factory=RepeatState)
     stage: int = 0
-    """Index of the running stage."""
+    """Index of the running stage among those behind "repeats"."""
     first_step: int = 0
-    """Steps before the stage."""
+    """Steps of these stages before the running one."""
     start_s: float = 0.0
     """Training time before the stage."""
     start_spent: float = 0.0

@@ -1,21 +1,23 @@
-"""The three stages: dense, + indexer loss, selection on; each ends by convergence or with its share of the budget."""
+"""The stages of the whole network: dense, + indexer loss, selection on; each ends by its rule or with its share."""
 
+import dataclasses
 import math
 from collections.abc import Sequence
 
 import numpy as np
 from rich.progress import TaskID
 
-from model.errors import TrainingStopped
 from model.network import Network
 from model.training.batches import Batch, BatchBuilder
 from model.training.config import TrainConfig
 from model.training.devices import peak_memory_bytes
+from model.training.divergence import check_loss, check_step
 from model.training.histories import Index, mixed_by_length
 from model.training.losses import Losses, Stage
 from model.training.optimiser import Optimiser, ParameterGroup as _ParameterGroup
 from model.training.precision import Precision
-from model.training.run_state import RunState, StageReport
+from model.training.run_progress import RunProgress
+from model.training.run_state import StageReport
 from model.training.steps import Steps, Surroundings
 from model.trie import Trie
 
@@ -51,7 +53,7 @@ def _parameter_groups(network: Network) -> list[_ParameterGroup]:
 class StageRunner:
     """Runs the stages over one network with one optimiser and one learning-rate line.
 
-    A loop of single steps; what it knows between two of them is `RunState`, weights and optimiser, which a checkpoint
+    A loop of single steps; what it knows between two of them is `RunProgress` and the optimiser, which a checkpoint
     holds, so that a run goes on from any step as if it had not stopped.
     """
 
@@ -62,13 +64,16 @@ class StageRunner:
         builder: BatchBuilder,
         config: TrainConfig,
         around: Surroundings,
+        run: RunProgress,
     ) -> None:
-        """A fresh optimiser; randomness comes from the config's seed. `network` lies on the device."""
+        """A fresh optimiser, or the checkpoint's; randomness comes from the config's seed. `network` lies on the device."""
         self._network, self._builder, self._config, self._around = network, builder, config, around
         self._budget, self._workers, self._log = around.budget, around.workers, around.log
+        self._run, self._state, self._spent = run, run.state, 0.0
         self._optimiser = Optimiser(network, _parameter_groups(network))
         self._steps = Steps(network, trie, builder, config, self._optimiser, around)
-        self._state, self._spent = RunState(), 0.0
+        self._optimiser.load(run.tensors)
+        self._validates = True
         self._task: TaskID | None = None
 
     @property
@@ -76,80 +81,37 @@ class StageRunner:
         """Of matrix products."""
         return "bf16" if self._state.precision == "bf16" else "fp32"
 
-    def run(self, validation_cuts: Index, done: Sequence[StageReport] = ()) -> list[StageReport]:
-        """All stages in order, behind those `done`; what one leaves of its share goes to the ones behind it.
+    def run(self, validation_cuts: Index) -> list[StageReport]:
+        """All stages in order; what one leaves of its share goes to the ones behind it.
 
-        Goes on from the log's checkpoint, if there is one. Raises TrainingStopped, with a checkpoint written, when a
-        signal came; TrainingRunError when the run's directory cannot be used.
+        Raises TrainingStopped, with a checkpoint written, when a signal came; TrainingError where the run diverged;
+        TrainingRunError when the run's directory cannot be used.
         """
         size = self._config.batch_size
-        shard = self._workers.shard
         parts = mixed_by_length(self._builder.histories, validation_cuts, size, self._config.seed)
-        validation = [self._builder.build(cuts, 1, 1, None) for cuts in parts[shard]]
-        self._state.reports = list(done)
-        self._resume(validation)
+        validation = [self._builder.build(cuts, 1, 1, None) for cuts in parts[self._workers.shard]]
+        self._validates = len(validation_cuts) > 0
+        self._prepare(validation)
         validation = validation[: self._state.validation_batches]
-        try:
-            while self._state.stage < len(STAGES):
-                self._agree()
-                if self._state.until_spent is None:
-                    self._begin_stage()
-                if self._state.ended or self._spent >= (self._state.until_spent or 0.0):
-                    self._close_stage(validation)
-                else:
-                    self._advance(validation)
-        finally:
-            self._log.close()
+        while self._state.stage < len(STAGES):
+            stage = STAGES[self._state.stage]
+            self._spent = self._run.agree(stage, self._budget.spent(), self._optimiser.tensors)
+            if self._state.until_spent is None:
+                self._begin_stage()
+            if self._state.ended or self._spent >= (self._state.until_spent or 0.0):
+                self._close_stage(validation)
+            else:
+                self._advance(validation)
         return self._state.reports
 
-    def _resume(self, validation: Sequence[Batch]) -> None:
-        found = self._log.load()
-        if found is not None:
-            tensors, progress = found
-            prefix = "network/"
-            weights = {
-                k.removeprefix(prefix): t for k, t in tensors.items() if k.startswith(prefix)
-            }
-            self._network.load_state_dict(weights)
-            self._optimiser.load(tensors)
-            self._state = RunState.of_document(progress["state"])
-            self._budget.resume(progress["seconds"], progress["elapsed_s"], progress["step"])
-            if self._workers.is_first:
-                self._around.progress.console.print(f"going on after step {self._budget.steps}")
-        self._log.begin(self._budget.steps)
+    def _prepare(self, validation: Sequence[Batch]) -> None:
+        """What is measured before the first step."""
         if self._state.precision is None:
             self._state.precision = self._steps.choose_precision()
         self._steps.precision = self.precision
         if self._state.validation_batches is None:
             limit_s = self._budget.limit_s(VALIDATION_SHARE)
             self._state.validation_batches = self._steps.affordable(validation, limit_s)
-
-    def _save(self) -> None:
-        weights = {f"network/{name}": t for name, t in self._network.state_dict().items()}
-        self._log.save(
-            weights | self._optimiser.tensors(),
-            {
-                "state": self._state.document(),
-                "seconds": self._budget.seconds,
-                "elapsed_s": self._budget.elapsed_s,
-                "step": self._budget.steps,
-            },
-        )
-
-    def _agree(self) -> None:
-        """Clock and signals of the first process count for all; it writes a checkpoint when one is due."""
-        spent, stop, due = self._workers.agree(
-            self._budget.spent(), self._log.stop_signal, self._log.is_due
-        )
-        self._spent = spent
-        if due or stop:
-            self._save()
-        if stop:
-            raise TrainingStopped(
-                f"stopped after step {self._budget.steps} in stage {STAGES[self._state.stage]!r}; "
-                "the same command goes on from there",
-                int(stop),
-            )
 
     def _begin_stage(self) -> None:
         state, shares = self._state, self._config.stages.shares
@@ -164,24 +126,29 @@ class StageRunner:
         state, rules = self._state, self._config.stages
         stage = STAGES[state.stage]
         row, tokens = self._steps.make(self._budget.steps, stage, self._spent)
+        row = dataclasses.replace(row, step=state.repeats.steps + row.step)
         self._budget.steps += 1
         state.tokens += tokens
-        state.recent_losses = [*state.recent_losses, row.next_token_loss][-rules.evaluate_every :]
+        loss = row.next_token_loss or 0.0
+        state.recent_losses = [*state.recent_losses, loss][-rules.evaluate_every :]
         steps = self._budget.steps - state.first_step
-        if steps % rules.evaluate_every == 0:
+        if steps % rules.evaluate_every == 0 and self._validates:
             loss = self._watched(stage, self._steps.validate(stage, validation))
             if state.convergence.reached(loss, steps, rules):
                 state.ended = "plateau"
-            smoothed = state.convergence.smoothed
-            row = row.evaluated(loss, math.nan if smoothed is None else smoothed)
+            row = row.evaluated(loss, state.convergence.smoothed)
         if state.ended is None and steps == rules.max_steps:
             state.ended = "max_steps"
         self._log.record(row)
+        check_step(row, self._run.saved_step)
         self._show(stage, steps)
 
     def _close_stage(self, validation: Sequence[Batch]) -> None:
         state, stage = self._state, STAGES[self._state.stage]
         final = self._steps.validate(stage, validation)
+        loss = float(final.next_token)
+        if self._validates:
+            check_loss(loss, stage, self._run.step)
         seconds = self._budget.elapsed_s - state.start_s
         rule = self._config.stages.describe(
             "indexer" if stage == "indexer" else "next-token",
@@ -191,8 +158,8 @@ class StageRunner:
             name=stage,
             steps=self._budget.steps - state.first_step,
             train_loss=float(np.mean(state.recent_losses)) if state.recent_losses else None,
-            validation_loss=float(final.next_token),
-            indexer_loss=None if stage == "dense" else float(final.indexer),
+            validation_loss=loss if self._validates else None,
+            indexer_loss=float(final.indexer) if self._validates and stage != "dense" else None,
             kept_attention_mass=None if math.isnan(final.kept) else final.kept,
             ended=state.ended or "budget",
             rule=rule,
@@ -204,7 +171,7 @@ class StageRunner:
         self._show(stage, report.steps, done=1.0)
         self._task = None
         state.begin_next(report)
-        self._save()
+        self._run.save(self._optimiser.tensors())
 
     def _show(self, stage: Stage, steps: int, done: float | None = None) -> None:
         state, progress = self._state, self._around.progress

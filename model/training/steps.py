@@ -5,6 +5,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 from rich.progress import Progress
 from torch import Tensor
@@ -18,7 +19,14 @@ from model.training.config import TrainConfig
 from model.training.data_parallel import Workers, mean_losses, scale_to_share
 from model.training.devices import new_tensors_on, on_device
 from model.training.draws import StepDraws
-from model.training.losses import Losses, Stage, batch_losses, encode_batch, next_token_loss
+from model.training.losses import (
+    Losses,
+    Stage,
+    batch_losses,
+    encode_batch,
+    kept_sums,
+    next_token_loss,
+)
 from model.training.metrics import StepMetrics
 from model.training.optimiser import Optimiser
 from model.training.precision import Precision, autocast, faster_precision
@@ -70,17 +78,20 @@ class Steps:
         norm = self._optimiser.step(rate, self._workers)
         own = [
             float(loss.detach())
-            for loss in (losses.next_token, losses.reconstruction, losses.indexer)
+            for loss in (losses.next_token, losses.reconstruction, losses.repeats, losses.indexer)
         ]
         num_tokens = batch.mask.sum() + (batch.target_weights > 0).sum() * self._trie.num_levels
-        *figures, tokens = self._workers.sum([*own, losses.kept, float(num_tokens)])
+        kept_at = losses.kept_at or (0.0,) * (2 * len(KEPT_AT))
+        *figures, tokens = self._workers.sum([*own, losses.kept, *kept_at, float(num_tokens)])
         metrics = StepMetrics(
             stage=stage,
             step=step + 1,
             next_token_loss=figures[0],
             reconstruction_loss=figures[1],
-            indexer_loss=math.nan if stage == "dense" else figures[2],
-            kept_attention_mass=figures[3],
+            repeat_loss=figures[2],
+            indexer_loss=None if stage == "dense" else figures[3],
+            kept_attention_mass=None if math.isnan(figures[4]) else figures[4],
+            **{f"kept_{k}": mass for k, mass in _kept_means(figures[5:]).items()},
             learning_rate=rate,
             gradient_norm=norm,
             tokens_per_s=round(tokens / (time.perf_counter() - started), 1),
@@ -174,16 +185,28 @@ class Steps:
         return mean_losses(found, self._workers)
 
     @torch.inference_mode()
-    def kept_by_top_k(self, stage: Stage, validation: Sequence[Batch]) -> dict[str, float]:
-        """Mean attention mass that the indexers' best k keep, for every k of KEPT_AT; empty before they learn."""
-        trace, device = IndexerTrace(), self._device
+    def kept_by_top_k(self, stage: Stage, validation: Sequence[Batch]) -> dict[str, float | None]:
+        """Mean attention mass that the indexers' best k keep, for every k of KEPT_AT; empty before they learn.
+
+        None where no mid-term segment is longer than k.
+        """
+        device, sums = self._device, np.zeros(2 * len(KEPT_AT))
         self._network.eval()
         with new_tensors_on(device), autocast(self.precision, device):
             for batch in () if stage == "dense" else validation:
-                moved = on_device(batch, device)
+                moved, trace = on_device(batch, device), IndexerTrace()
                 context, _ = encode_batch(self._network, moved)
                 next_token_loss(self._network, self._trie, context, moved, stage, trace)
+                sums += kept_sums(trace, batch)
         self._network.train()
-        kept = torch.cat(trace.kept_at) if trace.kept_at else torch.zeros(0, len(KEPT_AT))
-        *masses, count = self._workers.sum([*kept.sum(0).tolist(), float(len(kept))])
-        return {str(k): m / count for k, m in zip(KEPT_AT, masses, strict=True)} if count else {}
+        means = _kept_means(self._workers.sum(sums.tolist()))
+        return {} if stage == "dense" else {str(k): mass for k, mass in means.items()}
+
+
+def _kept_means(sums: Sequence[float]) -> dict[int, float | None]:
+    """From `kept_sums`; None where no segment is longer."""
+    masses, counts = sums[: len(KEPT_AT)], sums[len(KEPT_AT) :]
+    return {
+        k: mass / count if count else None
+        for k, mass, count in zip(KEPT_AT, masses, counts, strict=True)
+    }

@@ -2,30 +2,29 @@
 
 import dataclasses
 import time
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 from rich.progress import Progress
-from torch import Tensor
-from torch.nn import functional
 
 from model.bundle import Trained, check_target, save_bundle
-from model.catalogue import ItemTable, collect_items
-from model.errors import TrainingError
+from model.catalogue import collect_items
+from model.errors import TrainingError, TrainingRunError
 from model.network import Network
 from model.tokenizer.fitting import fit_tokenizer
 from model.tokenizer.health import tokenizer_health
-from model.tokenizer.item_vectors import principal_axes
-from model.tokenizer.residual_codes import mean_residuals
 from model.training.batches import BatchBuilder
 from model.training.budget import Budget
 from model.training.config import TrainConfig
 from model.training.data_parallel import ALONE, Workers
 from model.training.devices import training_device
-from model.training.evaluate import network_recall, popularity_recall
+from model.training.divergence import check_weights
+from model.training.evaluate import RECALL_AT, held_out, recall_report
 from model.training.histories import Index, build_histories
+from model.training.initial_network import initial_network
 from model.training.item_blocks import build_item_vectors
 from model.training.plots import draw_run
 from model.training.precision import recompute_activations
@@ -34,18 +33,14 @@ from model.training.repeat_stage import RepeatStage
 from model.training.replay import replay
 from model.training.run_directory import RunDirectory, run_identity
 from model.training.run_log import RunLog
-from model.training.run_state import StageReport
-from model.training.stages import VALIDATION_SHARE, StageRunner
+from model.training.run_progress import RunProgress
+from model.training.source_checks import check_sources
+from model.training.stages import StageRunner
 from model.training.steps import Surroundings
 from model.training.stop_signals import stop_requests
+from model.training.time_limits import RECALL_SHARE, RESERVED_SHARE, check_time, check_trained
 from model.trie import Trie
 from state.event_log import EventLog
-
-RECALL_AT = 20
-_RECALL_SHARE = 0.05  # of the wall-clock budget, and what training leaves of its own
-_RESERVED_SHARE = (
-    _RECALL_SHARE + 2 * VALIDATION_SHARE + 0.01
-)  # and the last stage's figures, and saving
 
 
 @dataclasses.dataclass(frozen=True)
@@ -85,6 +80,8 @@ def train(
     preparing = progress.add_task("histories, item vectors and codes", total=3)
     histories = build_histories(replay(events, config.history))
     items = collect_items(events.rows, config.min_item_count, items_path)
+    for warning in check_sources(items, items_path, config):
+        _warn(progress, place, warning)
     progress.advance(preparing)
     item_vectors = build_item_vectors(histories, items, config)
     vectors = item_vectors.vectors_RV
@@ -94,8 +91,8 @@ def train(
     catalogue = items.with_sids(codes.numpy())
     progress.advance(preparing)
 
-    network = _initial_network(config, items, vectors, codes)
-    seconds = 60 * config.minutes * (1 - _RESERVED_SHARE) - (time.monotonic() - start)
+    network = initial_network(config, items, vectors, codes)
+    seconds = 60 * config.minutes * (1 - RESERVED_SHARE) - (time.monotonic() - start)
     budget = Budget(seconds, config.max_steps)
     builder = BatchBuilder(
         histories, catalogue, config.network, config.history, config.lifecycle_sample
@@ -118,13 +115,17 @@ def train(
         training_report=report,
     )
     version = save_bundle(trained, out)
-    return {**report, "bundle_version": version, "run": _finish(place)}
+    return {**report, "bundle_version": version, "run": _finish(place, out)}
 
 
-def _finish(place: RunPlace) -> dict[str, str | None]:
+def _finish(place: RunPlace, out: Path) -> dict[str, str | None]:
     """Draw the picture; nothing is left to be resumed."""
     if place.directory is None:
         return {}
+    if not place.directory.is_dir():
+        raise TrainingRunError(
+            f"{place.directory} disappeared while the run went on: its metrics are lost; the bundle in {out} is whole"
+        )
     directory = RunDirectory(place.directory)
     drawn = draw_run(directory.metrics, directory.plot)
     directory.forget_checkpoint()
@@ -136,36 +137,24 @@ def _finish(place: RunPlace) -> dict[str, str | None]:
     }
 
 
-def _initial_network(
-    config: TrainConfig, items: ItemTable, vectors: Tensor, codes: Tensor
-) -> Network:
-    """Item table and codebooks start in the space of the item vectors: an item is near the sum of its codes."""
-    width, codebook_size = config.network.layer.width, config.tokenizer.codebook_size
-    network = Network(config.network, config.history, config.tokenizer.num_levels, codebook_size)
-    leading = vectors @ principal_axes(vectors)[:, :width]
-    network.features.set_item_vectors(items.item_ids, _fit_width(leading, width), items.counts)
-    network.set_codebooks(_fit_width(mean_residuals(leading, codes, codebook_size), width))
-    return network
-
-
-def _fit_width(vectors: Tensor, width: int) -> Tensor:
-    """Padded with zeros."""
-    return functional.pad(vectors, (0, width - vectors.shape[-1]))
+def _warn(progress: Progress, place: RunPlace, text: str) -> None:
+    if place.workers.is_first:
+        progress.console.print(f"warning: {text}", markup=False, highlight=False, soft_wrap=True)
 
 
 def _learn_repeats(
     network: Network,
     builder: BatchBuilder,
     config: TrainConfig,
-    budget: Budget,
-    progress: Progress,
+    around: Surroundings,
+    run: RunProgress,
     validation_cuts: Index,
-) -> StageReport:
-    """The stage before the others, on the processor: every process of a run does the same."""
-    describe_items(network.repeats, builder.histories, config.network.features.item_buckets)
-    standardise(network.repeats, builder, config.seed)
-    stage = RepeatStage(network.repeats, builder, config)
-    return stage.run(validation_cuts, budget.part(config.repeat_share), progress)
+) -> None:
+    """The stage before the others."""
+    if not run.state.repeats.steps:
+        describe_items(network.repeats, builder.histories, config.network.features.item_buckets)
+        standardise(network.repeats, builder, config.seed)
+    RepeatStage(network.repeats, builder, config, around, run).run(validation_cuts)
 
 
 def _fit(
@@ -177,46 +166,61 @@ def _fit(
     place: RunPlace,
 ) -> dict[str, Any]:
     """All stages and the held-out recall: half of the held-out users steer the stages, others are reported on."""
-    histories, catalogue = builder.histories, builder.catalogue
-    trie = Trie(catalogue.sids_SD, catalogue.sid_counts_S)
-    shuffled = np.random.default_rng(config.seed).permutation(histories.held_out_cuts)
-    num_steering = min(config.evaluation_users // 2, (len(shuffled) + 1) // 2)
-    tested = shuffled[num_steering : num_steering + config.evaluation_users]
-    tested = tested if len(tested) else shuffled
-    steering = shuffled[:num_steering]
+    histories = builder.histories
+    steering, tested = held_out(histories, config)
+    trie = Trie(builder.catalogue.sids_SD, builder.catalogue.sid_counts_S)
     directory = None if place.directory is None else RunDirectory(place.directory)
-    device = training_device()
-    identity = run_identity(config, histories, catalogue)
-    with stop_requests(directory is not None) as stop:
-        done = []
-        if directory is None or not directory.checkpoint.exists():  # which holds what was learnt
-            done = [_learn_repeats(network, builder, config, budget, progress, steering)]
-        network.to(device).train()
+    identity = run_identity(config, histories, builder.catalogue)
+    place.workers.begin_alike(network, identity)
+    every_s, writes = config.checkpoint_every_s, place.workers.is_first
+    with (
+        stop_requests(directory is not None) as stop,
+        closing(RunLog(directory, identity, every_s, writes, stop)) as log,
+    ):
+        around = Surroundings(budget, progress, log, place.workers, training_device())
+        run = RunProgress(network, around)
+        run.resume()
+        check_time(budget, config)
+        if not run.state.reports:
+            _learn_repeats(network, builder, config, around, run, steering)
+        network.to(around.device).train()
+        place.workers.begin_alike(network, identity)
         if config.gradient_checkpointing:
             recompute_activations(network)
-        place.workers.begin_alike(network, identity)
-        log = RunLog(directory, identity, config.checkpoint_every_s, place.workers.is_first, stop)
-        around = Surroundings(budget, progress, log, place.workers, device)
-        runner = StageRunner(network, trie, builder, config, around)
-        stages = runner.run(steering, done)
+        runner = StageRunner(network, trie, builder, config, around, run)
+        stages = runner.run(steering)
+    check_trained(stages, budget, config)
     if not place.workers.is_first:
         return {}
+    for name in (stage.name for stage in stages[2:] if not stage.steps):
+        _warn(
+            progress,
+            place,
+            f"no time was left for stage {name!r}; give the run more minutes or steps",
+        )
     network.cpu().eval()
-    evaluating = progress.add_task(
-        f"recall at {RECALL_AT} of {len(tested)} held-out baskets", total=1
-    )
-    limit_s = 60 * config.minutes * _RECALL_SHARE + budget.left_s
-    recall, taken = network_recall(network, trie, builder, tested, RECALL_AT, limit_s)
-    progress.advance(evaluating)
+    check_weights(network)
     return {
         "stages": [dataclasses.asdict(stage) for stage in stages],
         "precision": runner.precision,
-        "device": device.type,
+        "device": around.device.type,
         "processes": place.workers.size,
-        f"recall_at_{RECALL_AT}": {
-            "network": recall,
-            "popularity": popularity_recall(histories, catalogue, taken, RECALL_AT),
-            "baskets": len(taken),
-            "asked_baskets": len(tested),
-        },
+        f"recall_at_{RECALL_AT}": _recall(network, trie, builder, tested, config, around),
     }
+
+
+def _recall(
+    network: Network,
+    trie: Trie,
+    builder: BatchBuilder,
+    tested: Index,
+    config: TrainConfig,
+    around: Surroundings,
+) -> dict[str, Any]:
+    task = around.progress.add_task(
+        f"recall at {RECALL_AT} of {len(tested)} held-out baskets", total=1
+    )
+    limit_s = 60 * config.minutes * RECALL_SHARE + around.budget.left_s
+    report = recall_report(network, trie, builder, tested, limit_s)
+    around.progress.advance(task)
+    return report

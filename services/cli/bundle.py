@@ -81,10 +81,10 @@ def print_report(report: dict[str, Any]) -> None:
     kept = [stage for stage in report.get("stages", []) if stage.get("kept_by_top_k")]
     if kept:
         print_table(
-            "Attention mass that the indexers' best k interactions keep",
+            "Attention mass that the indexers' best k interactions keep (whole: no segment is longer)",
             ("stage", *(top_ks := sorted(kept[0]["kept_by_top_k"], key=int))),
             [
-                (stage["name"], *(_percent(stage["kept_by_top_k"][k]) for k in top_ks))
+                (stage["name"], *(_kept(stage["kept_by_top_k"][k]) for k in top_ks))
                 for stage in kept
             ],
         )
@@ -133,6 +133,11 @@ def print_health(health: dict[str, Any]) -> None:
 
 def _number(value: float | None) -> str:
     return "-" if value is None else f"{value:.3f}"
+
+
+def _kept(share: float | None) -> str:
+    """None: k is at least the length of every mid-term segment."""
+    return "whole" if share is None else _percent(share)
 
 
 def _percent(value: float | None) -> str:

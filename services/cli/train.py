@@ -1,6 +1,7 @@
 """`gemstream train`: an event log in, a bundle out."""
 
 import time
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -15,6 +16,8 @@ from services.settings import load_settings
 from services.toml_config import read_toml, structure
 
 if TYPE_CHECKING:
+    from rich.progress import Progress
+
     from model.training.config import TrainConfig
 
 
@@ -97,6 +100,35 @@ def read_train_config(path: Path | None, overrides: dict[str, Any]) -> "TrainCon
 
 
 def _run(asked: _Asked, config: "TrainConfig") -> dict[str, Any]:
+    from model.errors import TrainingStopped
+    from model.training.data_parallel import joined_workers
+    from model.training.memory import memory_errors
+    from model.training.run_directory import RunDirectory
+    from model.training.train import RunPlace, train as run_training
+    from state.event_log import read_event_log
+
+    with joined_workers() as workers, ExitStack() as held:
+        directory = RunDirectory(asked.directory)
+        if workers.is_first:
+            held.enter_context(directory.claim())
+            if asked.restart:
+                directory.forget_checkpoint()
+        progress = held.enter_context(_progress(disable=not workers.is_first))
+        reading = progress.add_task(f"reading {asked.events.name}", total=1)
+        log = read_event_log(asked.events)
+        progress.advance(reading)
+        place = RunPlace(asked.directory, workers, asked.began_s)
+        try:
+            with memory_errors(config):
+                return run_training(log, asked.items, config, asked.out, progress, place)
+        except TrainingStopped as stopped:
+            if workers.is_first:
+                progress.stop()
+                print_error(stopped)
+            raise typer.Exit(128 + stopped.signal_number) from None
+
+
+def _progress(disable: bool) -> "Progress":
     from rich.progress import (
         BarColumn,
         Progress,
@@ -105,12 +137,6 @@ def _run(asked: _Asked, config: "TrainConfig") -> dict[str, Any]:
         TimeRemainingColumn,
     )
 
-    from model.errors import TrainingStopped
-    from model.training.data_parallel import joined_workers
-    from model.training.run_directory import RunDirectory
-    from model.training.train import RunPlace, train as run_training
-    from state.event_log import read_event_log
-
     columns = (
         TextColumn("{task.description}"),
         BarColumn(),
@@ -118,21 +144,7 @@ def _run(asked: _Asked, config: "TrainConfig") -> dict[str, Any]:
         TextColumn("left"),
         TimeRemainingColumn(),
     )
-    with joined_workers() as workers:
-        if asked.restart and workers.is_first:
-            RunDirectory(asked.directory).forget_checkpoint()
-        with Progress(*columns, console=people, disable=not workers.is_first) as progress:
-            reading = progress.add_task(f"reading {asked.events.name}", total=1)
-            log = read_event_log(asked.events)
-            progress.advance(reading)
-            place = RunPlace(asked.directory, workers, asked.began_s)
-            try:
-                return run_training(log, asked.items, config, asked.out, progress, place)
-            except TrainingStopped as stopped:
-                if workers.is_first:
-                    progress.stop()
-                    print_error(stopped)
-                raise typer.Exit(128 + stopped.signal_number) from None
+    return Progress(*columns, console=people, disable=disable)
 
 
 def _print_run(run: dict[str, str | None]) -> None:

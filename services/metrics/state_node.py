@@ -3,7 +3,7 @@
 import logging
 import time
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 
 from prometheus_client.core import (
     Metric,
@@ -17,6 +17,7 @@ from services.metrics.families import (
     metric_gauge,
     metric_histogram,
 )
+from state.backfill_batch import Taken
 from state.errors import StateError
 from state.key_value_store import StoreFigures
 from state.partition_stores import PartitionStores
@@ -94,6 +95,13 @@ _JOB_COUNTERS = {
 }
 
 
+_BACKFILL_COUNTERS = {
+    "users": "Users whose records a backfill changed.",
+    "interactions": "Interactions of backfills that were not live.",
+    "repetitions": "Live interactions that gave way to the same ones of a backfill.",
+}
+
+
 def _no_checkpoint(_: int) -> int | None:
     return None
 
@@ -116,6 +124,7 @@ class StateNodeCollector(Collector):
     """When the newest checkpoint of a partition was made; None where there is none."""
     checkpoint_failures: Callable[[int], int | None] = _no_checkpoint
     """How many checkpoints of a partition failed; None where none are kept."""
+    backfills: Taken = field(default_factory=Taken)
 
     def collect(self) -> Iterator[Metric]:
         """Read the node. A partition that is closed meanwhile is left out."""
@@ -138,11 +147,13 @@ class StateNodeCollector(Collector):
             "broker_reachable", "1 when Kafka said lately where the logs end.", {(): reachable}
         )
         yield from self._compression()
+        for name, meaning in _BACKFILL_COUNTERS.items():
+            yield metric_counter(f"backfill_{name}", meaning, getattr(self.backfills, name))
 
     def _compression(self) -> Iterator[Metric]:
         backlog = self.backlog()
-        for field, (name, meaning) in _BACKLOG_GAUGES.items():
-            yield metric_gauge(name, meaning, {(): getattr(backlog, field, None)})
+        for figure, (name, meaning) in _BACKLOG_GAUGES.items():
+            yield metric_gauge(name, meaning, {(): getattr(backlog, figure, None)})
         for counter, (name, meaning) in _JOB_COUNTERS.items():
             yield metric_counter(name, meaning, self.jobs.get(counter, 0))
 
@@ -159,8 +170,8 @@ class StateNodeCollector(Collector):
             ["partition", "phase"],
         )
         standing = {partition: self.progress.of(partition) for partition in phases}
-        for field, (name, meaning) in _PROGRESS_GAUGES.items():
-            values = {labels_of(each): getattr(where, field) for each, where in standing.items()}
+        for figure, (name, meaning) in _PROGRESS_GAUGES.items():
+            values = {labels_of(each): getattr(where, figure) for each, where in standing.items()}
             yield metric_gauge(f"partition_{name}", meaning, values, ["partition"])
         now_ms = time.time() * 1_000
         ages = {
@@ -198,8 +209,8 @@ class StateNodeCollector(Collector):
 
 
 def _store_gauges(figures: Mapping[tuple[str, ...], StoreFigures]) -> Iterator[Metric]:
-    for field, (name, meaning) in _STORE_GAUGES.items():
-        values = {key: getattr(each, field) for key, each in figures.items()}
+    for figure, (name, meaning) in _STORE_GAUGES.items():
+        values = {key: getattr(each, figure) for key, each in figures.items()}
         yield metric_gauge(f"store_{name}", meaning, values, ["partition"])
     cache_bytes = max((each.block_cache_bytes for each in figures.values()), default=None)
     meaning = "Bytes in the block cache, which all partitions share."

@@ -30,6 +30,7 @@ from services.wiring.stores import (
     database_opener,
     store_directory,
 )
+from state.backfill_batch import Taken
 from state.backfill_intake import BackfillIntake
 from state.checkpoints import CheckpointWriter
 from state.partition_stores import PartitionStores
@@ -101,6 +102,7 @@ def _state_node(settings: Settings, bootstrap: str) -> StateNode:
         jobs=dispatcher.counters,
         checkpoint_created_at_ms=checkpoint_log.created_at_ms,
         checkpoint_failures=checkpoint_log.num_failures,
+        backfills=intake.taken if intake else Taken(),
     )
     endpoints = watch_endpoints(
         config.metrics_listen,

@@ -1,21 +1,24 @@
-"""What ends while Kafka is away ends as always: in order, and without an error."""
+"""While Kafka is away, what ends does so in order, and what answers goes on."""
 
-import asyncio
-import logging
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
+import grpc
 import pytest
-from aiokafka import AIOKafkaConsumer
+from rich.progress import Progress
 
+from model.training.train import train
 from services.local_kafka import RunningKafka, start_kafka
-from stream.topic_reader import close_consumer
 from stream.topics import TopicsConfig, ensure_topics
 from tests.end_to_end.processes import Deployment, wait_for
 from tests.end_to_end.test_trending import views
+from tests.model.worlds import SMALL, make_event_log
 
 pytestmark = [pytest.mark.broker, pytest.mark.slow]
 TOPICS = TopicsConfig(num_partitions=3)
+WITHIN_S = 60.0
+"""For what was sent, the producer waits 40 s."""
 
 
 @pytest.fixture
@@ -26,43 +29,40 @@ def broker(tmp_path: Path) -> Iterator[RunningKafka]:
     broker.stop()
 
 
-class Heard(logging.Handler):
-    """Notes that a fetch failed: it then waits to try again."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.event = asyncio.Event()
-
-    def emit(self, record: logging.LogRecord) -> None:
-        if "Failed fetch" in record.getMessage():
-            self.event.set()
-
-
-async def test_a_consumer_is_closed_while_a_fetch_waits_to_try_again(broker: RunningKafka) -> None:
-    await ensure_topics(broker.bootstrap, TOPICS)
-    consumer = AIOKafkaConsumer(TOPICS.interactions, bootstrap_servers=broker.bootstrap)
-    await consumer.start()
-    await consumer.getmany(timeout_ms=100)
-    heard, logger = Heard(), logging.getLogger("aiokafka.consumer.fetcher")
-    logger.addHandler(heard)
-    try:
-        await asyncio.to_thread(broker.kill)
-        heard.event.clear()
-        async with asyncio.timeout(30):
-            await heard.event.wait()
-        await close_consumer(consumer)
-    finally:
-        logger.removeHandler(heard)
-
-
 async def test_a_state_node_ends_without_an_error(broker: RunningKafka, tmp_path: Path) -> None:
+    await ensure_topics(broker.bootstrap, TOPICS)
     deployed = Deployment(tmp_path, broker.bootstrap, TOPICS, tmp_path / "no bundle")
     deployed.start("run", "state-node")
     try:
         await deployed.produce(views(7, 10))
         wait_for("the events in the state", lambda: deployed.applied() == 10)
         broker.kill()
-        wait_for("its word", lambda: "not committed" in deployed.log.read_text())
+        wait_for("its word", lambda: "Unable connect" in deployed.log.read_text())
+        assert deployed.process is not None
+        deployed.process.terminate()
+        assert deployed.process.wait(WITHIN_S) == 0
+    finally:
+        if deployed.process is not None:
+            deployed.process.kill()
+            deployed.process.wait(10)
+        print(deployed.log.read_text())
+    assert "Traceback" not in deployed.log.read_text()
+
+
+async def test_an_inference_node_goes_on_answering(
+    broker: RunningKafka, tmp_path: Path, bundle: Path
+) -> None:
+    """With the catalogue, the owners and what trends as they were."""
+    await ensure_topics(broker.bootstrap, TOPICS)
+    deployed = Deployment(tmp_path, broker.bootstrap, TOPICS, bundle)
+    deployed.start("run", "inference-node")
+    try:
+        wait_for("an answer", lambda: answered(deployed))
+        broker.kill()
+        wait_for("its word", lambda: "cannot follow the catalogue" in deployed.log.read_text())
+        assert len(deployed.recommend("stranger", k=5).items) == 5
+        assert deployed.process is not None
+        assert deployed.process.poll() is None
         deployed.stop()
     finally:
         if deployed.process is not None:
@@ -70,3 +70,17 @@ async def test_a_state_node_ends_without_an_error(broker: RunningKafka, tmp_path
             deployed.process.wait(10)
         print(deployed.log.read_text())
     assert "Traceback" not in deployed.log.read_text()
+
+
+def answered(deployed: Deployment) -> bool:
+    try:
+        return len(deployed.recommend("stranger", k=5).items) == 5
+    except grpc.RpcError:
+        return False
+
+
+@pytest.fixture
+def bundle(tmp_path: Path) -> Path:
+    path = tmp_path / "bundle"
+    train(make_event_log(), None, replace(SMALL, max_steps=3), path, Progress(disable=True))
+    return path

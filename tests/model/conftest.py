@@ -2,6 +2,8 @@
 
 from pathlib import Path
 
+import pyarrow as pa
+import pyarrow.parquet
 import pytest
 import torch
 from rich.progress import Progress
@@ -33,3 +35,12 @@ def bundle_path(event_log: EventLog, tmp_path_factory: pytest.TempPathFactory) -
 @pytest.fixture(scope="session")
 def bundle(bundle_path: Path) -> Bundle:
     return load_bundle(bundle_path)
+
+
+@pytest.fixture
+def log_path(event_log: EventLog, tmp_path: Path) -> Path:
+    path = tmp_path / "events.parquet"
+    users = [event_log.user_ids[i] for i in event_log.user_index]
+    columns = {name: event_log.rows[name] for name in ("item_id", "event_time_ms", "tag")}
+    pyarrow.parquet.write_table(pa.table({"user_id": users, **columns}), path)
+    return path

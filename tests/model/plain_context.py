@@ -34,7 +34,10 @@ def plain_mixture(bundle: Bundle, state: UserState, blocked: Mask | None = None)
     )
     bos = network.decode(whole_context(bundle, state), torch.zeros(1, 1, 0, dtype=torch.int64))
     evidence = network.repeat_evidence(candidates, bos[:, 0, 0])
-    return evidence.mixture(None if blocked is None else torch.from_numpy(blocked)[evidence.items])
+    mixture = evidence.mixture(
+        None if blocked is None else torch.from_numpy(blocked)[evidence.items]
+    )
+    return mixture.favouring(network.config.repeats)
 
 
 @torch.inference_mode()

@@ -81,6 +81,24 @@ def test_parts_of_any_size_in_any_order_equal_one_shot(
     assert_alike(compressor.roll(None, parts, 40, now_ms=5), whole)
 
 
+def test_a_hundred_thousand_interactions_rolled_through_the_codec_stay_exact(
+    compressor: Compressor,
+) -> None:
+    """Float32 vectors, a thousand summaries encoded and decoded, against one sum."""
+    rows = make_rows(100_000)
+    summary, whole = None, None
+    for end in range(100, 100_001, 100):
+        summary = compressor.roll(summary, [rows[end - 100 : end]], end, now_ms=5)
+    whole = compressor.roll(None, [rows], 100_000, now_ms=5)
+    assert summary is not None
+    assert_alike(summary, whole, atol=1e-5)
+    rolled, expected = (
+        compressor._layout.decode(one.accumulators).state for one in (summary, whole)
+    )
+    error = (rolled - expected).abs().max() / expected.abs().max()
+    assert error < 1e-5
+
+
 def test_statistics_roll_with_the_chunks(stepwise: Summary) -> None:
     same_statistics(stepwise, statistics_of(ROWS))
 

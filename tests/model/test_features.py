@@ -138,5 +138,5 @@ def test_item_vectors_start_the_table(hashes: int) -> None:
 def test_sizes_outside_their_limits_name_themselves() -> None:
     with pytest.raises(ModelConfigError, match="item_hashes is 0"):
         FeatureConfig(item_hashes=0)
-    with pytest.raises(ModelConfigError, match="tag_buckets 1"):
+    with pytest.raises(ModelConfigError, match="tag_buckets is 1"):
         FeatureConfig(tag_buckets=1)

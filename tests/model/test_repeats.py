@@ -152,6 +152,28 @@ def test_the_listwise_loss_weighs_every_basket_alike() -> None:
     assert float(repeat_loss(shares, weights)) == pytest.approx(expected)
 
 
+@pytest.mark.parametrize(
+    ("config", "expected"),
+    [
+        (RepeatConfig(max_favoured=1, tail_weight=0.5), [0.125 / 0.8, 0.6 / 0.8, 0.075 / 0.8, 0]),
+        (
+            RepeatConfig(max_favoured=2, tail_weight=0.1),
+            [0.25 / 0.865, 0.6 / 0.865, 0.015 / 0.865, 0],
+        ),
+        (RepeatConfig(max_favoured=1, tail_weight=1), [0.25, 0.6, 0.15, 0]),
+        (RepeatConfig(max_favoured=3), [0.25, 0.6, 0.15, 0]),
+    ],
+)
+def test_the_tail_of_candidates_is_discounted(config: RepeatConfig, expected: list[float]) -> None:
+    items, shares = torch.tensor([[3, 5, 7, -1]]), torch.tensor([[0.25, 0.6, 0.15, 0.0]])
+    mixture = RepeatMixture(torch.tensor([-1.0]), torch.tensor([-0.5]), items, items, shares)
+    favouring = mixture.favouring(config)
+    torch.testing.assert_close(favouring.shares[0], torch.tensor(expected))
+    assert favouring.log_repeat is mixture.log_repeat
+    blocked = replace(mixture, shares=torch.zeros(1, 4)).favouring(config)
+    assert float(blocked.shares.sum()) == 0
+
+
 def world(repeats: bool) -> EventLog:
     """Baskets of three: of a user's own six items, or of items that the user never had."""
     random = np.random.default_rng(1)

@@ -147,7 +147,7 @@ def test_training_is_repeatable_and_reports(
     assert report["stages"][1]["kept_by_top_k"] == {}
     kept = report["stages"][2]["kept_by_top_k"]
     assert list(kept) == ["64", "128", "256", "512", "1024"]
-    assert kept["64"] == pytest.approx(1)  # no user has more than sixteen
+    assert set(kept.values()) == {None}  # no user has more than sixteen
     assert report["bundle_version"] == load_bundle(tmp_path / "again").version
     json.dumps(report)
 

@@ -12,22 +12,24 @@ import torch
 from rich.progress import Progress
 from safetensors.torch import load_file, save_file
 
-from model.errors import TrainingRunError, TrainingStopped
+from model.errors import TrainingError, TrainingRunError, TrainingStopped
+from model.training import repeat_stage
 from model.training.checkpoint import load_checkpoint, save_checkpoint
 from model.training.config import StageRules, TrainConfig
+from model.training.divergence import check_weights
 from model.training.metrics import StepMetrics, read_metrics
 from model.training.train import RunPlace, train
 from state.event_log import EventLog
 from tests.model.worlds import SMALL
 
-NUM_STEPS = 9
+NUM_STEPS = 18  # half of them in stage "repeats"
 CONFIG = replace(
-    SMALL, max_steps=NUM_STEPS, stages=StageRules(shares=(0.4, 0.3, 0.3), evaluate_every=2)
+    SMALL, max_steps=NUM_STEPS // 2, stages=StageRules(shares=(0.4, 0.3, 0.3), evaluate_every=2)
 )
 
 
 class SignalAt(Progress):
-    """Sends this process a signal once some step of the resumable stages is shown."""
+    """Sends this process a signal once some step is shown."""
 
     def __init__(self, step: int, signal_number: int = signal.SIGTERM) -> None:
         super().__init__(disable=True)
@@ -35,8 +37,7 @@ class SignalAt(Progress):
 
     def update(self, *args: Any, **kwargs: Any) -> None:
         step = kwargs.get("description", "").partition(", loss")[0]
-        resumable = not step.startswith("repeats")  # the stage before the first checkpoint
-        if resumable and "step" in step and step != self.shown:
+        if "step" in step and step != self.shown:
             self.left, self.shown = self.left - 1, step
             if self.left == 0:
                 os.kill(os.getpid(), self.signal_number)
@@ -72,7 +73,7 @@ def whole(event_log: EventLog, tmp_path_factory: pytest.TempPathFactory) -> tupl
     return where, run(event_log, where)
 
 
-@pytest.mark.parametrize("stopped_after", range(1, NUM_STEPS))
+@pytest.mark.parametrize("stopped_after", [1, 4, 8, *range(9, NUM_STEPS)])
 def test_a_run_stopped_after_any_step_goes_on_as_if_it_had_not(
     event_log: EventLog, whole: tuple[Path, Any], tmp_path: Path, stopped_after: int
 ) -> None:
@@ -90,7 +91,7 @@ def test_a_run_stopped_after_any_step_goes_on_as_if_it_had_not(
 
 def test_stages_change_within_the_tested_steps(whole: tuple[Path, Any]) -> None:
     where, report = whole
-    assert [stage["steps"] for stage in report["stages"][1:]] == [4, 3, 2]
+    assert [stage["steps"] for stage in report["stages"]] == [9, 4, 3, 2]
     assert len(rows(where)) == NUM_STEPS
     assert not (where / "run" / "checkpoint.safetensors").exists()
 
@@ -103,7 +104,7 @@ def test_a_killed_run_loses_what_came_after_its_checkpoint(
         run(event_log, tmp_path, stop_after=3)
     csv = tmp_path / "run" / "metrics.csv"
     lines = csv.read_text().splitlines()
-    csv.write_text("\n".join([*lines, lines[-1].replace(",3,", ",4,"), "dense,5,0.2"]))
+    csv.write_text("\n".join([*lines, lines[-1].replace(",3,", ",4,"), "repeats,5,0.2"]))
     (tmp_path / "run" / "checkpoint.partial").write_bytes(b"half a checkpoint")
     run(event_log, tmp_path)
     assert rows(tmp_path) == rows(whole[0])
@@ -116,7 +117,7 @@ def test_ctrl_c_writes_a_checkpoint_too(event_log: EventLog, tmp_path: Path) -> 
     assert stopped.value.signal_number == signal.SIGINT
     found = load_checkpoint(tmp_path / "run" / "checkpoint.safetensors")
     assert found is not None
-    assert found[1]["step"] == 2
+    assert found[1]["state"]["repeats"]["steps"] == 2
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
 
@@ -133,6 +134,42 @@ def test_a_checkpoint_of_other_settings_is_refused(event_log: EventLog, tmp_path
         run(event_log, tmp_path, stop_after=1)
     with pytest.raises(TrainingRunError, match="batch_size: then 16, now 8.*--restart"):
         run(event_log, tmp_path, replace(CONFIG, batch_size=8))
+
+
+@pytest.mark.parametrize("fault", ["loss", "gradient"])
+def test_a_run_that_diverges_stops_at_once_and_writes_no_bundle(
+    event_log: EventLog, whole: tuple[Path, Any], tmp_path: Path, fault: str
+) -> None:
+    before = (whole[0] / "bundle").stat().st_ino
+    place, config = RunPlace(tmp_path / "run"), replace(CONFIG, learning_rate=1e30)
+    if fault == "gradient":
+        config = replace(config, learning_rate=1e9, reconstruction_weight=1e38)
+    message = "diverged at step .* in stage 'dense'.*(nan|inf).* learning rate .*lower train.learning_rate"
+    with pytest.raises(TrainingError, match=message):
+        train(event_log, None, config, whole[0] / "bundle", SignalAt(0), place)
+    assert (whole[0] / "bundle").stat().st_ino == before
+    *_, last = (tmp_path / "run" / "metrics.csv").read_text().splitlines()
+    assert "nan" in last or "inf" in last
+
+
+def test_repeats_that_diverge_say_how_to_do_without(
+    event_log: EventLog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(
+        repeat_stage, "repeat_loss", lambda *_: torch.tensor(torch.nan).requires_grad_()
+    )
+    with pytest.raises(
+        TrainingError, match="step 1 in stage 'repeats': repeat_loss is nan.*repeat_share = 0"
+    ):
+        run(event_log, tmp_path)
+
+
+def test_weights_that_are_not_finite_are_not_saved() -> None:
+    layer = torch.nn.Linear(2, 2)
+    check_weights(layer)
+    torch.nn.init.constant_(layer.bias, torch.inf)
+    with pytest.raises(TrainingError, match="bias"):
+        check_weights(layer)
 
 
 def test_a_damaged_checkpoint_is_refused(tmp_path: Path) -> None:
@@ -168,7 +205,7 @@ def test_each_stage_ends_by_its_rule_and_says_which(
     event_log: EventLog, tmp_path: Path, rules: StageRules, ended: str, steps: int
 ) -> None:
     report = run(event_log, tmp_path, replace(CONFIG, max_steps=100, stages=rules))
-    stages = report["stages"][1:]  # behind the repeats'
-    assert [stage["ended"] for stage in stages] == [ended] * 3
-    assert [stage["steps"] for stage in stages] == [steps] * 3
-    assert "validation indexer loss" in stages[1]["rule"]
+    stages = report["stages"]
+    assert [stage["ended"] for stage in stages] == [ended] * 4
+    assert [stage["steps"] for stage in stages] == [steps] * 4
+    assert "validation indexer loss" in stages[2]["rule"]

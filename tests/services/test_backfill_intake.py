@@ -1,5 +1,6 @@
 """Backfills into stores: byte-equal to ingest, taken once, before live events, after crashes, past deletions."""
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -11,15 +12,17 @@ from hypothesis import given, settings, strategies as st
 from services.backfill_shards import Interactions, fold_shard, write_shard
 from state import keys
 from state.arrivals import Arrivals, Deletion, Position
+from state.backfill_batch import Taken
 from state.backfill_intake import BackfillIntake, read_progress
 from state.backfill_manifest import BackfillManifest
-from state.backfill_merge import StoredHistory, merge_histories
+from state.backfill_merge import Merged, StoredHistory, merge_histories
 from state.backfill_repository import BackfillRepository, stored_file
 from state.chunk_codec import decode_rows
 from state.errors import StoreError
 from state.interaction import Rows, empty_rows, join_rows
 from state.key_value_store import Family, KeyValueStore, MemoryStore
 from state.object_storage import ObjectStorage
+from state.segments import HistoryConfig
 from state.store_check import check_store
 from state.store_directory import StoreDirectory
 from state.store_format import history_lengths
@@ -223,6 +226,48 @@ def test_forgotten_items_stay_forgotten(site: Site) -> None:
     site.check()
 
 
+def equal_rows(num: int, first_id: int, time: int = 0) -> Rows:
+    """Distinct events that are equal in every field."""
+    rows = make_rows([time] * num, [*range(first_id, first_id + num)])
+    rows["item_id"], rows["author_id"] = 7, 0
+    return rows
+
+
+@pytest.mark.parametrize("poll_len", [1, 5, 24])
+def test_equal_live_interactions_are_not_judged_by_one_another(site: Site, poll_len: int) -> None:
+    """Two equal ones at each of twelve times, most of them sealed, so that their event ids are gone."""
+    live = join_rows([equal_rows(2, 1 + 2 * n, 10 * n) for n in range(12)])
+    for start in range(0, len(live), poll_len):
+        site.apply({"ann": live[start : start + poll_len]})
+    assert len(_rows(site.store, "ann")) == 24
+    site.publish({"ann": join_rows([equal_rows(1, 901, 30), equal_rows(3, 902, 40)])})
+    intake = site.intake()
+    intake.take_new(site.store)
+    # One of the two at 30, both of those at 40; the third of the backfill at 40 is new.
+    assert len(_rows(site.store, "ann")) == 24 + 4 - 3
+    assert intake.taken == Taken(users=1, interactions=1, repetitions=3)
+    site.check()
+    before = all_pairs(site.store.database)
+    site.publish(
+        {"ann": join_rows([equal_rows(1, 901, 30), equal_rows(3, 902, 40)])}, "histories-2"
+    )
+    intake.take_new(site.store)
+    assert all_pairs(site.store.database) == before
+    assert intake.taken == Taken(users=1, interactions=1, repetitions=3)
+
+
+def test_equal_live_interactions_within_the_times_of_a_backfill_all_stay(site: Site) -> None:
+    live = join_rows([equal_rows(2, 1 + 2 * n, n) for n in range(12)])
+    site.apply({"ann": live})
+    site.publish({"ann": make_rows([*range(5, 10)], first_item=100)})
+    site.take()
+    items = _rows(site.store, "ann")["item_id"].tolist()
+    assert Counter(items) == {7: 24, **dict.fromkeys(range(100, 105), 1)}
+    site.apply({"ann": equal_rows(2, 801, 50)})
+    assert _meta(site.store, "ann").length == 31
+    site.check()
+
+
 class _Crash(Exception):
     pass
 
@@ -305,6 +350,63 @@ def test_nothing_is_lost_or_doubled(old: list[int], live: list[int], shared: int
     assert kept.meta.length == len(items)
 
 
+_EVENTS = st.lists(st.integers(1, 60), max_size=60)
+"""Event ids; each gives a time out of five, and that every field, so that many events are equal."""
+
+
+@settings(max_examples=300, deadline=None)
+@given(
+    old=_EVENTS,
+    live=_EVENTS,
+    cuts=st.lists(st.integers(0, 60), max_size=4).map(sorted),
+    history=st.sampled_from(
+        [replace(SMALL, max_history=1_000), replace(SMALL, max_history=1_000, late="drop"), SMALL]
+    ),
+)
+def test_only_repetitions_are_left_out_and_they_are_counted(
+    old: list[int], live: list[int], cuts: list[int], history: HistoryConfig
+) -> None:
+    before, first = _folded(_of_events(live), history, cuts), _folded(_of_events(old), history)
+    num_repeated = sum(_num_repeated(before, first, time) for time in range(5))
+    merged = merge_histories(before, first, history)
+    if merged is None:
+        assert num_repeated == len(first.rows) or before.meta.first_position
+        return
+    assert merged.repeated == num_repeated
+    assert merged.new == len(first.rows) - num_repeated
+    after = _after(merged, first)
+    length = first.meta.length + len(before.rows) - num_repeated
+    assert (after.meta.length, len(after.rows)) == (length, length - history.first_position(length))
+    if not after.meta.first_position:
+        assert merge_histories(after, first, history) is None
+
+
+def _of_events(events: list[int]) -> Rows:
+    rows = make_rows([event % 5 for event in events], events)
+    rows["item_id"], rows["author_id"] = 7, 0
+    return rows
+
+
+def _num_repeated(live: StoredHistory, old: StoredHistory, time: int) -> int:
+    """How many pairs there are at most among the events of a time."""
+    own_ids, old_ids = (
+        each.rows["event_hash"][each.rows["event_time_ms"] == START_MS + time].tolist()
+        for each in (live, old)
+    )
+    same = {*own_ids} & {*old_ids} - {0}
+    own_left, old_left = ([each for each in ids if each not in same] for ids in (own_ids, old_ids))
+    num_lost = own_left.count(0) + old_left.count(0)
+    return len(same) + min(len(own_left), len(old_left), num_lost)
+
+
+def _after(merged: Merged, first: StoredHistory) -> StoredHistory:
+    """What is stored of the user then."""
+    outcome = merged.outcome
+    sealed = join_rows([first.sealed, *(rows for _, rows in outcome.sealed)])
+    skipped = outcome.meta.first_position - first.meta.first_position
+    return StoredHistory(outcome.meta, sealed[skipped:], outcome.tail)
+
+
 @settings(max_examples=60, deadline=None)
 @given(num_old=st.integers(1, 80), num_live=st.integers(0, 80))
 def test_newer_events_are_folded_as_if_they_had_come_later(num_old: int, num_live: int) -> None:
@@ -324,10 +426,12 @@ def test_newer_events_are_folded_as_if_they_had_come_later(num_old: int, num_liv
     assert merged.outcome.tail["item_id"].tolist() == whole.tail["item_id"].tolist()
 
 
-def _folded(rows: Rows, history: object) -> StoredHistory:
+def _folded(rows: Rows, history: object, cuts: Sequence[int] = ()) -> StoredHistory:
+    """After the polls that `cuts` makes of the rows."""
     kept = History(history)  # type: ignore[arg-type]
-    if len(rows):
-        kept.add(rows)
+    for poll in np.split(rows, cuts):
+        if len(poll):
+            kept.add(poll)
     return StoredHistory(kept.meta, kept.sealed_rows() if len(rows) else empty_rows(), kept.tail)
 
 

@@ -25,6 +25,7 @@ from services.metrics.workers import CompressionCollector
 from services.request_stats import RequestStats
 from services.watch_endpoints import watch_endpoints
 from state.arrivals import Applied
+from state.backfill_batch import Taken
 from state.key_value_store import MemoryStore
 from state.partition_stores import PartitionStores
 from state.user_store import UserStore
@@ -322,6 +323,14 @@ def expose(*collectors: Any) -> str:
 def test_every_count_of_a_poll_is_exposed() -> None:
     ours = {field.name for field in fields(Applied)} | {"dead_letters", "future"}
     assert ours == set(INGEST_COUNTERS)
+
+
+def test_what_came_of_backfills_is_exposed() -> None:
+    backfills = Taken(users=2, interactions=30, repetitions=4)
+    samples = parse(expose(replace(idle_node(), backfills=backfills)))
+    assert total(samples, "backfill_users_total") == 2
+    assert total(samples, "backfill_interactions_total") == 30
+    assert total(samples, "backfill_repetitions_total") == 4
 
 
 def test_a_hole_is_counted() -> None:

@@ -90,7 +90,7 @@ def test_long_user_ids_get_event_ids_that_fit(tmp_path: Path) -> None:
         ("user_id", pa.array(["a", "x" * 300, "b", "c"]), "row 1: user_id has 300 bytes"),
         ("user_id", pa.array([b"a", b"\xff\xfe", b"b", b"c"]), "column user_id"),
         ("kinds", pa.array([["view"], [], [], []]), "column kinds"),
-        ("item_id", pa.array([1, None, 2, 3]), "column item_id has 1 empty values"),
+        ("item_id", pa.array([1, None, 2, 3]), "column item_id is empty in row 1"),
         ("tag", pa.array([-1, 0, 0, 0]), "column tag"),
     ],
 )

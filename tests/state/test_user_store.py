@@ -397,3 +397,21 @@ def test_a_mark_without_work_is_taken_back(database: KeyValueStore) -> None:
     assert len(store.dirty_marks()) == 1, "another bundle's work is left"
     store.clear_if_complete("ann", "v1")
     assert store.dirty_marks() == []
+
+
+def test_damage_is_named_with_partition_user_and_chunk() -> None:
+    """Met by the fold, which compares a late interaction with the sealed ones; nothing is written."""
+    store = MemoryStore()
+    users = UserStore(store, SMALL, 0)
+    users.apply(arrive(make_rows(list(range(20)))))
+    prefix = keys.user_prefix(b"ann")
+    key = keys.chunk_key(prefix, SMALL.chunk_len)
+    (chunk,) = store.get(Family.USERS, [key])
+    assert chunk is not None
+    batch = Batch()
+    batch.put(Family.USERS, key, chunk[:-1] + bytes([chunk[-1] ^ 1]))
+    store.write(batch)
+    before = users.position()
+    with pytest.raises(CorruptValue, match=f"partition 0, user 'ann': chunk {SMALL.chunk_len}: "):
+        users.apply(arrive(make_rows([1]), first_offset=20))
+    assert users.position() == before
