@@ -86,7 +86,9 @@ def test_content_and_an_rq_vae_train_and_load(event_log: EventLog, tmp_path: Pat
             rq_vae=RqVaeConfig(hidden_widths=(8,), latent_width=4, num_steps=50),
         ),
     )
-    train(event_log, None, config, tmp_path / "bundle", Progress(disable=True))
+    items = tmp_path / "items.csv"
+    items.write_text("item_id,title\n" + "".join(f"{n},item {n}\n" for n in ids))
+    train(event_log, items, config, tmp_path / "bundle", Progress(disable=True))
     bundle = load_bundle(tmp_path / "bundle")
     assert [block.name for block in bundle.item_vectors.blocks] == [
         "cooccurrence",
