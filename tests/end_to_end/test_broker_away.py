@@ -72,6 +72,12 @@ async def test_an_inference_node_goes_on_answering(
     assert "Traceback" not in deployed.log.read_text()
 
 
+def misses_broker(deployed: Deployment) -> bool:
+    """Where a commit was under way it failed; else the client says that nobody is there."""
+    said = deployed.log.read_text()
+    return any(word in said for word in ("not committed", "Unable to", "Unable connect"))
+
+
 def answered(deployed: Deployment) -> bool:
     try:
         return len(deployed.recommend("stranger", k=5).items) == 5
