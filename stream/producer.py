@@ -1,6 +1,7 @@
 """The only aiokafka producer: what it accepts is in the log, or an error is raised."""
 
 import asyncio
+import logging
 from collections.abc import Awaitable, Iterable, Sequence
 from types import TracebackType
 from typing import Protocol, Self, TypeVar
@@ -10,11 +11,14 @@ from aiokafka.errors import KafkaError, MessageSizeTooLargeError, RecordListTooL
 
 from stream.errors import BrokerUnavailable, RecordTooLarge, StreamError
 
+log = logging.getLogger(__name__)
+
 Header = tuple[str, bytes]
 _Outcome = TypeVar("_Outcome")
 
 MAX_RECORD_BYTES = 16 << 20
 """What the producer takes; a topic may take less."""
+_STOP_WITHIN_S = 10.0
 
 
 class Delivered(Protocol):
@@ -61,9 +65,21 @@ class Producer:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        """Send what is buffered and disconnect."""
-        if self._producer is not None:
-            await self._producer.stop()
+        """Send what is buffered, as far as the broker takes it within some seconds, and disconnect."""
+        producer = self._producer
+        if producer is None:
+            return
+        try:
+            async with asyncio.timeout(_STOP_WITHIN_S):
+                await producer.stop()
+        except TimeoutError:
+            log.warning(
+                "the broker at %s has not taken all records within %.0f s; they are left unsent",
+                self._bootstrap,
+                _STOP_WITHIN_S,
+            )
+            await producer._sender.close()  # as stop() would have, once all was sent
+            await producer.client.close()
 
     async def send(
         self,

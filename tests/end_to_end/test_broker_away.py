@@ -17,7 +17,7 @@ from tests.model.worlds import SMALL, make_event_log
 
 pytestmark = [pytest.mark.broker, pytest.mark.slow]
 TOPICS = TopicsConfig(num_partitions=3)
-WITHIN_S = 60.0
+WITHIN_S = 30.0
 """For what was sent, the producer waits 40 s."""
 
 
