@@ -96,11 +96,4 @@ def _filled_up(tensor: Tensor, size: int, dim: int) -> Tensor:
     missing = size - tensor.shape[dim]
     if not missing:
         return tensor
-    first = tensor.narrow(dim, 0, 1)
-    return torch.cat([tensor, first.expand(*_repeated(tensor, dim, missing))], dim)
-
-
-def _repeated(tensor: Tensor, dim: int, times: int) -> list[int]:
-    shape = [-1] * tensor.dim()
-    shape[dim] = times
-    return shape
+    return torch.cat([tensor, tensor.narrow(dim, 0, 1).repeat_interleave(missing, dim)], dim)

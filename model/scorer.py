@@ -9,11 +9,9 @@ import torch
 from torch import Tensor
 
 from model.engine import Engine
-from model.fused_decoder import Memory
+from model.fused_decoder import Memory, additive
 from model.network import Network
 from model.user_context import UserContext
-
-_NEVER = -1e9
 
 
 class Scorer:
@@ -42,10 +40,10 @@ class Scorer:
         if not level:
             return self._network.logits(self._bos_BH[:, None], 0)
         own = self._reordered(codes_BWP, parents_BW)
-        mask_P = torch.zeros(self._places + 2)
-        mask_P[level : self._places + 1] = _NEVER
+        taken_P = torch.ones(self._places + 2, dtype=torch.bool)
+        taken_P[level : self._places + 1] = False
         x_BWH = self._network.embed(codes_BWP[..., -1:], level - 1)[:, :, 0]
-        states, key_value = self._engine.step(x_BWH, own, mask_P, self._memory)
+        states, key_value = self._engine.step(x_BWH, own, additive(taken_P), self._memory)
         if level <= self._places:
             own[:, :, :, level - 1] = key_value
         self._own = own

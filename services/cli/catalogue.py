@@ -4,13 +4,16 @@ import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
 from protos import catalogue_pb2
 from services.catalogue_client import CatalogueClient
+from services.channels import Target
+from services.cli.each_node import ask_each
 from services.cli.options import (
+    AddressesOption,
     BootstrapOption,
     ConfigOption,
     RecommenderAddressOption,
@@ -41,10 +44,6 @@ _BROKER_DEADLINE_S = 5.0
 
 WaitOption = Annotated[
     bool, typer.Option("--wait", help="Return when the inference node serves it.")
-]
-AddressesOption = Annotated[
-    list[str] | None,
-    typer.Option("--address", help="An inference node; may be repeated. Default: the settings'."),
 ]
 
 
@@ -278,22 +277,22 @@ def _admin(
     timeout_s: float,
     as_json: bool,
 ) -> None:
-    documents: dict[str, Any] = {}
     given: Sequence[str | None] = addresses or [None]
-    targets = [admin_of_inference_node(address, config) for address in given]
-    for target in targets:
-        address = target.address
+
+    def ask(target: Target) -> catalogue_pb2.CatalogueDescription:
         with CatalogueClient(target, timeout_s) as client:
-            found = call(client)
-        documents[address] = message_document(found)
-        if not as_json:
-            served = found.versions[-1]
-            print_text(
-                f"{address}: version {served.number}, up to offset {served.next_offset}, {served.items:,} items"
-                + (", held" if found.held else "")
-            )
-    if as_json:
-        print_json(documents)
+            return call(client)
+
+    targets = [admin_of_inference_node(address, config) for address in given]
+    ask_each(targets, ask, _show_version, as_json=as_json)
+
+
+def _show_version(address: str, found: catalogue_pb2.CatalogueDescription) -> None:
+    served = found.versions[-1]
+    print_text(
+        f"{address}: version {served.number}, up to offset {served.next_offset}, {served.items:,} items"
+        + (", held" if found.held else "")
+    )
 
 
 def _send(

@@ -43,6 +43,11 @@ RecommenderAddressOption = Annotated[
     ),
 ]
 
+AddressesOption = Annotated[
+    list[str] | None,
+    typer.Option("--address", help="An inference node; may be repeated. Default: the settings'."),
+]
+
 
 def state_address(given: str | None, config: Path | None) -> Target:
     """The state node to ask: as given (option, then environment), else the settings'. Raises SettingsError."""

@@ -2,13 +2,15 @@
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
 from protos import rollout_pb2
+from services.channels import Target
+from services.cli.each_node import ask_each
 from services.cli.options import ConfigOption, TimeoutOption, state_address
-from services.cli.output import JsonOption, age_text, message_document, print_json, print_table
+from services.cli.output import JsonOption, age_text, print_table
 from services.rollout_client import RolloutClient
 
 app = typer.Typer(
@@ -129,17 +131,13 @@ def _each(
     timeout_s: float,
     as_json: bool,
 ) -> None:
-    """One node after the other; the first that refuses ends it."""
-    documents: dict[str, Any] = {}
     given: Sequence[str | None] = addresses or [None]
-    for target in [state_address(each, config) for each in given]:
+
+    def ask(target: Target) -> rollout_pb2.Rollouts:
         with RolloutClient(target, timeout_s) as client:
-            rollouts = call(client)
-        documents[target.address] = message_document(rollouts)
-        if not as_json:
-            _show(target.address, rollouts)
-    if as_json:
-        print_json(documents)
+            return call(client)
+
+    ask_each([state_address(each, config) for each in given], ask, _show, as_json=as_json)
 
 
 def _show(address: str, rollouts: rollout_pb2.Rollouts) -> None:

@@ -2,27 +2,28 @@
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
 from protos import bundle_pb2
 from services.bundle_client import BundleClient
-from services.cli.options import ConfigOption, TimeoutOption, admin_of_inference_node
+from services.channels import Target
+from services.cli.each_node import ask_each
+from services.cli.options import (
+    AddressesOption,
+    ConfigOption,
+    TimeoutOption,
+    admin_of_inference_node,
+)
 from services.cli.output import (
     JsonOption,
     age_text,
     bytes_text,
-    message_document,
-    print_json,
     print_table,
     print_text,
 )
 
-AddressesOption = Annotated[
-    list[str] | None,
-    typer.Option("--address", help="An inference node; may be repeated. Default: the settings'."),
-]
 VersionOption = Annotated[
     str, typer.Option("--version", help="Refuse where the candidate is another. Default: any.")
 ]
@@ -98,17 +99,14 @@ def _each(
     timeout_s: float,
     as_json: bool,
 ) -> None:
-    """One node after the other; the first that refuses ends it."""
-    documents: dict[str, Any] = {}
     given: Sequence[str | None] = addresses or [None]
-    for target in [admin_of_inference_node(each, config) for each in given]:
+
+    def ask(target: Target) -> bundle_pb2.ServedBundles:
         with BundleClient(target, timeout_s) as client:
-            served = call(client)
-        documents[target.address] = message_document(served)
-        if not as_json:
-            _show(target.address, served)
-    if as_json:
-        print_json(documents)
+            return call(client)
+
+    targets = [admin_of_inference_node(each, config) for each in given]
+    ask_each(targets, ask, _show, as_json=as_json)
 
 
 def _show(address: str, served: bundle_pb2.ServedBundles) -> None:
