@@ -18,6 +18,7 @@ from torch.nn import functional
 
 from model.errors import ModelConfigError
 from model.layers import LayerConfig
+from model.next_item import NextItems
 from model.repeat_features import NUM_FEATURES, STRENGTH, RepeatCandidates
 
 _NEVER = -1e9
@@ -30,6 +31,8 @@ _NUM_ITEM_FEATURES = 3
 class RepeatConfig:
     """The repeat path. Raises ModelConfigError for impossible sizes."""
 
+    enabled: bool = True
+    """Off where nobody takes anything twice: nothing is a candidate then."""
     max_items: int = 512
     """Strongest items of a user: kept in the summary, and candidates of a request."""
     max_favoured: int = 20
@@ -50,10 +53,15 @@ class RepeatConfig:
                 f"tail_weight of repeats is {self.tail_weight}; it must be above 0 and at most 1"
             )
 
+    @property
+    def max_candidates(self) -> int:
+        """Of a request."""
+        return self.max_items if self.enabled else 0
+
 
 @dataclass(frozen=True)
 class RepeatMixture:
-    """What the gate and the scores say of some contexts."""
+    """What the gate and the scores say of some contexts, and what is said of items beside their codes."""
 
     log_generator: Tensor
     """[B]: log (1 - g)"""
@@ -65,6 +73,8 @@ class RepeatMixture:
     """[B, N]: as in RepeatCandidates."""
     shares: Tensor
     """[B, N]: P_repeat of each candidate; they sum to one where there is any."""
+    next_items: NextItems | None = None
+    """With the codes, it makes the generator's probabilities."""
 
     @staticmethod
     def join(mixtures: Sequence["RepeatMixture"]) -> "RepeatMixture":

@@ -14,6 +14,7 @@ from model.layers import Segment
 from model.mid_term import KEPT_AT
 from model.network import Network
 from model.training.batches import Batch
+from model.training.next_item_loss import next_item_loss
 from model.trie import Trie
 
 Stage = Literal["dense", "indexer", "selection"]
@@ -27,14 +28,18 @@ class Losses:
     repeats: Tensor
     reconstruction: Tensor
     indexer: Tensor
+    next_item: Tensor
+    """Of the items that followed, scored beside codes; 0 where the network scores none."""
     kept: float
     kept_at: tuple[float, ...] = ()
     """As `kept_sums`."""
 
-    def total(self, reconstruction_weight: float, repeat_weight: float) -> Tensor:
+    def total(
+        self, reconstruction_weight: float, repeat_weight: float, next_item_weight: float
+    ) -> Tensor:
         """The step's objective; the indexer's loss shares no weights with the others, so lambda = 1 couples nothing."""
         weighted = reconstruction_weight * self.reconstruction + repeat_weight * self.repeats
-        return self.next_token + weighted + self.indexer
+        return self.next_token + weighted + self.indexer + next_item_weight * self.next_item
 
 
 def encode_batch(network: Network, batch: Batch) -> tuple[Context, Tensor]:
@@ -58,7 +63,8 @@ def batch_losses(network: Network, trie: Trie, batch: Batch, stage: Stage) -> Lo
         indexer = torch.stack(trace.losses).sum()
         kept = float(torch.cat(trace.kept).mean())
         kept_at = kept_sums(trace, batch)
-    return Losses(next_token, repeats, reconstruction, indexer, kept, tuple(kept_at))
+    next_item = next_item_loss(network, context.recent, batch)
+    return Losses(next_token, repeats, reconstruction, indexer, next_item, kept, tuple(kept_at))
 
 
 def kept_sums(trace: IndexerTrace, batch: Batch) -> list[float]:
@@ -81,19 +87,34 @@ def next_token_loss(
     trace: IndexerTrace | None = None,
 ) -> tuple[Tensor, Tensor]:
     """-log P(SID | context), generator and repeats mixed, weighted so that every basket counts once; `repeat_loss`."""
-    paths_BTD = trie.paths_SD[batch.target_sids]
-    codes_BTD = trie.codes_of(batch.target_sids)
-    states = network.decode(context, codes_BTD[..., :-1], select=stage == "selection", trace=trace)
-    log_prob = torch.zeros_like(batch.target_weights)
-    parents = torch.zeros_like(batch.target_sids)
-    for level in range(trie.num_levels):
-        logits = network.logits(states[:, :, level], level)
-        log_prob = log_prob + trie.child_log_prob(level, parents, paths_BTD[..., level], logits)
-        parents = paths_BTD[..., level]
+    log_prob, states = sid_log_probs(
+        network, trie, context, batch.target_sids, select=stage == "selection", trace=trace
+    )
     mixture = network.repeat_mixture(batch.repeats, states)
     log_prob = mixture.mix(log_prob, mixture.share_of(batch.target_sids))
     loss = -(log_prob * batch.target_weights).sum() / batch.target_weights.sum().clamp(min=1e-6)
     return loss, repeat_loss(mixture.shares, batch.repeat_weights)
+
+
+def sid_log_probs(
+    network: Network,
+    trie: Trie,
+    context: Context,
+    sids_BT: Tensor,
+    *,
+    select: bool,
+    trace: IndexerTrace | None = None,
+) -> tuple[Tensor, Tensor]:
+    """[B, T]: log-probabilities of SIDs by their codes; and the decoder's states."""
+    paths_BTD, codes_BTD = trie.paths_SD[sids_BT], trie.codes_of(sids_BT)
+    states = network.decode(context, codes_BTD[..., :-1], select=select, trace=trace)
+    log_prob = states.new_zeros(sids_BT.shape, dtype=torch.float32)
+    parents = torch.zeros_like(sids_BT)
+    for level in range(trie.num_levels):
+        logits = network.logits(states[:, :, level], level)
+        log_prob = log_prob + trie.child_log_prob(level, parents, paths_BTD[..., level], logits)
+        parents = paths_BTD[..., level]
+    return log_prob, states
 
 
 def repeat_loss(shares_BN: Tensor, weights_BN: Tensor) -> Tensor:

@@ -26,6 +26,7 @@ from model.training.evaluate import RECALL_AT, held_out, recall_report
 from model.training.histories import Index, build_histories
 from model.training.initial_network import initial_network
 from model.training.item_blocks import build_item_vectors
+from model.training.next_item_weight import fit_next_item_weight
 from model.training.plots import draw_run
 from model.training.precision import recompute_activations
 from model.training.repeat_items import describe_items, standardise
@@ -78,7 +79,7 @@ def train(
     torch.set_num_threads(config.num_threads)
     torch.manual_seed(config.seed)
     preparing = progress.add_task("histories, item vectors and codes", total=3)
-    histories = build_histories(replay(events, config.history))
+    histories = build_histories(replay(events, config.history), config.num_held_out, config.seed)
     items = collect_items(events.rows, config.min_item_count, items_path)
     for warning in check_sources(items, items_path, config):
         _warn(progress, place, warning)
@@ -200,7 +201,9 @@ def _fit(
         )
     network.cpu().eval()
     check_weights(network)
+    fit_next_item_weight(network, trie, builder, steering)
     return {
+        "next_item_weight": None if network.next_item is None else float(network.next_item.weight),
         "stages": [dataclasses.asdict(stage) for stage in stages],
         "precision": runner.precision,
         "device": around.device.type,
