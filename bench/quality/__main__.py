@@ -1,91 +1,94 @@
-"""Quality on Complete Journey: our ranker and count baselines, the same baskets for all."""
+"""How well rankers recommend on public data: the same cuts, protocol and budget for all."""
 
 import argparse
 import os
-import time
-from pathlib import Path
+import sys
 from typing import Any
 
 import numpy as np
 from rich.console import Console
-from rich.progress import Progress
-from rich.table import Table
 
-from bench.quality.baselines import BASELINES
-from bench.quality.complete_journey import CACHE, Task, load_task
-from bench.quality.gemstream_ranker import rank, train_bundle, with_all_items
-from bench.quality.metrics import Metrics
+from bench.quality.compare import Run, compare
+from bench.quality.describe import describe
+from bench.quality.registry import RANKERS, TASKS, checked_names, load_task
+from bench.quality.sources import DataSetUnusable
+from bench.quality.tables import WIDTH, show
+from bench.quality.task import Budget, Task
 from bench.report import write_report
-from model.bundle import load_bundle
 from model.training.histories import Index
 
 QUICK_BASKETS = 1_000
-COLUMNS = ("recall_at_10", "recall_at_20", "recall_at_50", "ndcg_at_10", "new_recall_at_50")
+DEFAULT_RANKERS = "gemstream,popularity,own_counts_500,best_counts"
 
-console = Console(stderr=True)
+console = Console(stderr=True, width=WIDTH)
 
 
 def main() -> None:
-    """Train, rank, compare."""
+    """Load, ask, compare."""
     arguments = _parse_arguments()
-    task = load_task()
-    cuts = task.cuts
-    if arguments.baskets:
-        cuts = np.random.default_rng(0).choice(cuts, arguments.baskets, replace=False)
-    by_length = np.argsort(cuts - task.histories.user_start[cuts], kind="stable")
-    figures = _compare(arguments, task, cuts[by_length])
-    _show(figures)
-    figures_of_set = {"complete_journey": figures, "load_average": os.getloadavg()[0]}
-    write_report("quality", arguments.quick, figures_of_set)
+    figures: dict[str, Any] = {"load_average": os.getloadavg()[0]}
+    for name in arguments.sets:
+        try:
+            task = load_task(name)
+        except DataSetUnusable as error:
+            sys.exit(f"{name}: {error}")
+        if arguments.describe:
+            figures[name] = _described(name, task)
+            continue
+        figures[name] = compare(_run_of(arguments), task, _cuts(task, arguments.baskets))
+        show(console, name, figures[name])
+    write_report("quality", arguments.quick, figures)
 
 
 def _parse_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="make bench NAME=quality", description=__doc__)
-    parser.add_argument("--quick", action="store_true", help="a short training, fewer baskets")
-    parser.add_argument("--minutes", type=float, help="of training; default: 4, quick: 0.8")
-    parser.add_argument("--baskets", type=int, help="how many; default: all, quick: 1,000")
-    parser.add_argument("--beam-width", type=int, default=64)
+    parser.add_argument("--quick", action="store_true", help="a short training, fewer cuts")
+    parser.add_argument("--sets", default="complete_journey", help=",".join(TASKS))
+    parser.add_argument("--rankers", default=DEFAULT_RANKERS, help=",".join(RANKERS))
+    parser.add_argument("--seeds", default="0", help="such as 0,1,2")
+    parser.add_argument("--minutes", type=float, help="to learn; default: 4, quick: 0.8")
+    parser.add_argument("--baskets", type=int, help="cuts drawn; default: all, quick: 1,000")
+    parser.add_argument("--scale", choices=("small", "full"), default="small")
     parser.add_argument("--num-threads", type=int, default=2)
-    parser.add_argument("--bundle", type=Path, help="rank with this one instead of training")
+    parser.add_argument("--fresh", action="store_true", help="take no result of an earlier run")
+    parser.add_argument("--describe", action="store_true", help="statistics of the sets alone")
     arguments = parser.parse_args()
+    try:
+        arguments.sets = checked_names(arguments.sets.split(","), TASKS, "data set")
+        arguments.rankers = checked_names(arguments.rankers.split(","), RANKERS, "ranker")
+        arguments.seeds = [int(seed) for seed in arguments.seeds.split(",")]
+    except ValueError as error:
+        parser.error(str(error))
     arguments.minutes = arguments.minutes or (0.8 if arguments.quick else 4.0)
     if arguments.quick and arguments.baskets is None:
         arguments.baskets = QUICK_BASKETS
     return arguments
 
 
-def _compare(arguments: argparse.Namespace, task: Task, cuts: Index) -> dict[str, Any]:
-    figures = {}
-    for name, baseline in BASELINES.items():
-        start = time.monotonic()
-        metrics = Metrics(task.histories, task.items.item_ids)
-        metrics.add_all(cuts, baseline.rank(task, cuts))
-        figures[name] = {**metrics.figures(), "minutes": _minutes_since(start)}
-    start = time.monotonic()
-    bundle = (
-        load_bundle(arguments.bundle)
-        if arguments.bundle
-        else train_bundle(task, arguments.minutes, arguments.num_threads, CACHE / "quality-bundle")
+def _run_of(arguments: argparse.Namespace) -> Run:
+    return Run(
+        rankers=arguments.rankers,
+        seeds=arguments.seeds,
+        budget=Budget(arguments.minutes, 0, arguments.num_threads, arguments.scale),
+        fresh=arguments.fresh,
+        tell=console.log,
     )
-    bundle = with_all_items(bundle, task)
-    metrics = Metrics(task.histories, task.items.item_ids)
-    with Progress(console=console) as progress:
-        metrics.add_all(cuts, rank(bundle, task, cuts, arguments.beam_width, progress))
-    figures["gemstream"] = {**metrics.figures(), "minutes": _minutes_since(start)}
-    return figures
 
 
-def _minutes_since(start: float) -> float:
-    return round((time.monotonic() - start) / 60, 2)
+def _cuts(task: Task, num_cuts: int | None) -> Index:
+    """In order of history length."""
+    cuts = task.cuts
+    if num_cuts is not None and num_cuts < len(cuts):
+        cuts = np.random.default_rng(0).choice(cuts, num_cuts, replace=False)
+    return task.histories.by_length(cuts)
 
 
-def _show(figures: dict[str, Any]) -> None:
-    table = Table("ranker", *COLUMNS, "minutes", "recall_at_20 by history length")
-    for name, of_ranker in figures.items():
-        cells = [f"{of_ranker[column]:.4f}" for column in COLUMNS]
-        lengths = ", ".join(f"{k}: {v:.3f}" for k, v in of_ranker["recall_at_20_by_length"].items())
-        table.add_row(name, *cells, f"{of_ranker['minutes']:.1f}", lengths)
-    console.print(table)
+def _described(name: str, task: Task) -> dict[str, Any]:
+    found = describe(task)
+    console.rule(name)
+    for key, value in found.items():
+        console.print(f"{key}: {value}", highlight=False)
+    return found
 
 
 if __name__ == "__main__":
