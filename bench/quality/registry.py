@@ -24,6 +24,7 @@ RANKERS = {
     "tifuknn": "bench.quality.tifuknn:TifuKnn",
     "boosted": "bench.quality.boosted:Boosted",
     "gemstream": "bench.quality.gemstream_ranker:Gemstream",
+    "gemstream_next": "bench.quality.next_item_ranker:NextItemGemstream",
 }
 
 

@@ -55,7 +55,7 @@ ML1M = SequenceFiles(
     tag_column="genres",
     source="MovieLens-1M in SASRec's order, items with five ratings or more",
     licence=_MOVIELENS,
-    segments=HistoryConfig(recent_len=64, mid_term_len=512, chunk_len=64),
+    segments=HistoryConfig(recent_len=200, mid_term_len=512, chunk_len=64),
     length_bounds=(50, 100, 200, 500),
 )
 BEAUTY = SequenceFiles(
