@@ -74,7 +74,7 @@ class Network(nn.Module):
             causal=scores_items,
             dropout=dropout if scores_items else 0.0,
         )
-        self.next_item = NextItem(layer) if scores_items else None
+        self.next_item = NextItem(layer, config.next_item) if scores_items else None
         self.mid_term = MidTermEncoder(layer, config.mid_term, history.chunk_len)
         self.lifecycle = Lifecycle(layer, config.lifecycle)
         self.decoder = Decoder(layer, config.mid_term, config.num_blocks, config.residual)

@@ -6,12 +6,11 @@ P_next(item) = softmax over items of q(h) . e_item + log share of the item's eve
 h is the recent stream's state of the newest interaction. The stream is causal where this is on, so that one pass predicts
 what followed every interaction of a segment (SASRec, arXiv 1808.09781, with a full softmax); dense and generative
 retrieval together after LIGER (arXiv 2411.18814), as a mixture, so that probabilities stay probabilities. What training
-did not see has no share: it is found by its codes alone. `a` is fitted on held-out baskets.
+did not see has no share: it is found by its codes alone.
 
 Shapes: B contexts, N items of the catalogue, S SIDs, H width, ... leading dimensions.
 """
 
-import math
 from dataclasses import dataclass
 
 import numpy as np
@@ -27,28 +26,30 @@ from model.limits import check_limits
 from model.trie import Trie
 
 _NEVER = -1e9
-_MAX_WEIGHT = 0.98
-_NUM_FITTING_STEPS = 50
 
 
 @dataclass(frozen=True, kw_only=True)
 class NextItemConfig:
-    """Whether items are scored beside codes. Raises ModelConfigError for a dropout outside its limits."""
+    """Whether items are scored beside codes. Raises ModelConfigError for settings outside their limits."""
 
     enabled: bool = False
     """Costs a product with the catalogue per request: linear in it, 1 ms for some 100,000 items."""
     dropout: float = 0.2
     """Of the recent stream's updates, while training."""
+    weight: float = 0.8
+    """a: of what items say, the rest is of codes."""
     positions: int = 64
     """Newest interactions of a context whose next one is learned."""
 
     def __post_init__(self) -> None:
-        """Check the sizes."""
+        """Check the sizes and shares."""
         check_limits(self, "positions", least=1)
         if not 0 <= self.dropout < 1:
             raise ModelConfigError(
                 f"dropout of next_item is {self.dropout}; it must be at least 0 and below 1"
             )
+        if not 0 <= self.weight <= 1:
+            raise ModelConfigError(f"weight of next_item is {self.weight}; it must be from 0 to 1")
 
 
 @dataclass(frozen=True)
@@ -112,17 +113,14 @@ class NextItems:
 
 
 class NextItem(nn.Module):
-    """The query, and the weight."""
+    """What asks for items."""
 
-    weight: Tensor
-    """[]: a"""
-
-    def __init__(self, layer: LayerConfig) -> None:
-        """Items are asked for with the state itself, to begin with; both sides count alike."""
+    def __init__(self, layer: LayerConfig, config: NextItemConfig) -> None:
+        """Items are asked for with the state itself, to begin with."""
         super().__init__()
         self.to_query = nn.Linear(layer.width, layer.width)
         self.dropout = nn.Dropout(layer.dropout)
-        self.register_buffer("weight", torch.tensor(0.5))
+        self.weight = config.weight
         with torch.no_grad():
             nn.init.eye_(self.to_query.weight)
             nn.init.zeros_(self.to_query.bias)
@@ -135,14 +133,3 @@ class NextItem(nn.Module):
         """What items are compared with."""
         asked: Tensor = self.to_query(self.dropout(states))
         return asked
-
-    @torch.no_grad()
-    def fit_weight(self, log_codes: Tensor, log_next: Tensor) -> None:
-        """The weight under which held-out SIDs are most probable, by expectation-maximisation; nothing held out: as it is."""
-        weight, difference = 0.5, (log_next - log_codes).double()
-        if not len(difference):
-            return
-        for _ in range(_NUM_FITTING_STEPS):
-            weight = float((difference + math.log(weight / (1 - weight))).sigmoid().mean())
-            weight = min(max(weight, 1 - _MAX_WEIGHT), _MAX_WEIGHT)
-        self.weight.fill_(weight)

@@ -26,7 +26,6 @@ from model.training.evaluate import RECALL_AT, held_out, recall_report
 from model.training.histories import Index, build_histories
 from model.training.initial_network import initial_network
 from model.training.item_blocks import build_item_vectors
-from model.training.next_item_weight import fit_next_item_weight
 from model.training.plots import draw_run
 from model.training.precision import recompute_activations
 from model.training.repeat_items import describe_items, standardise
@@ -201,9 +200,7 @@ def _fit(
         )
     network.cpu().eval()
     check_weights(network)
-    fit_next_item_weight(network, trie, builder, steering)
     return {
-        "next_item_weight": None if network.next_item is None else float(network.next_item.weight),
         "stages": [dataclasses.asdict(stage) for stage in stages],
         "precision": runner.precision,
         "device": around.device.type,

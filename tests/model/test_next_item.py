@@ -16,7 +16,7 @@ from model.bundle import Bundle, load_bundle
 from model.catalogue import Catalogue, CatalogueItem
 from model.errors import ModelConfigError
 from model.network import NetworkConfig
-from model.next_item import ItemRows, NextItem, NextItemConfig, NextItems
+from model.next_item import ItemRows, NextItemConfig, NextItems
 from model.query import ItemFilter, Query
 from model.recent import RecentEncoder
 from model.recommender import Recommender
@@ -26,7 +26,6 @@ from model.training.evaluate import rank_at
 from model.training.histories import build_histories
 from model.training.losses import batch_losses, encode_batch
 from model.training.next_item_loss import catalogue_cross_entropy
-from model.training.next_item_weight import fit_next_item_weight
 from model.training.train import train
 from model.trie import Trie
 from state.event_log import EventLog
@@ -38,7 +37,7 @@ from tests.model.worlds import SMALL, make_rows
 NETWORK = replace(
     SMALL.network,
     features=replace(SMALL.network.features, item_hashes=2),
-    next_item=NextItemConfig(enabled=True, dropout=0.1, positions=3),
+    next_item=NextItemConfig(enabled=True, dropout=0.1, weight=0.4, positions=3),
 )
 CONFIG = replace(SMALL, network=NETWORK, newest_cuts=0.5)
 LAYER = SMALL.network.layer
@@ -137,7 +136,7 @@ def test_serving_scores_what_the_formulas_say(scoring: Bundle, num_rows: int) ->
     }
     by_item = plain_next(scoring, whole_context(scoring, state).recent.vectors[0, -1])
     assert scoring.network.next_item is not None
-    weight = float(scoring.network.next_item.weight)
+    weight = scoring.network.next_item.weight
     assert len(answer) == len(scoring.catalogue)
     for one in answer:
         index = int(scoring.catalogue.find(np.array([one.item.item_id], np.uint64))[0])
@@ -216,30 +215,13 @@ def test_a_causal_stream_sees_nothing_later() -> None:
         torch.testing.assert_close(alone, whole[i])
 
 
-def test_the_weight_is_the_most_probable_one() -> None:
-    """Of two sides that predict a coin: the mixture that made the data is found."""
-    random = np.random.default_rng(3)
-    sides = np.array([[0.9, 0.1], [0.2, 0.8]])
-    drawn = (random.random(20_000) > (0.3 * sides[0] + 0.7 * sides[1])[0]).astype(int)
-    by_codes, by_item = (torch.from_numpy(np.log(side[drawn])) for side in sides)
-    scorer = NextItem(LAYER)
-    scorer.fit_weight(by_codes, by_item)
-    assert float(scorer.weight) == pytest.approx(0.7, abs=0.03)
-    scorer.fit_weight(by_codes[:0], by_item[:0])
-    assert float(scorer.weight) == pytest.approx(0.7, abs=0.03)
-
-
-def test_training_fits_the_weight_and_learns(event_log: EventLog, tmp_path: Path) -> None:
-    config = replace(CONFIG, max_steps=60, table_rate=1.0)
+def test_tastes_are_learnt_by_items_alone(event_log: EventLog, tmp_path: Path) -> None:
+    """As by codes: popularity finds a third."""
+    next_item = replace(NETWORK.next_item, weight=1.0)
+    network = replace(NETWORK, next_item=next_item, repeats=RepeatConfig(enabled=False))
+    config = replace(CONFIG, max_steps=60, table_rate=1.0, network=network)
     report = train(event_log, None, config, tmp_path / "longer", Progress(disable=True))
     assert report["recall_at_20"]["network"] > 0.8
-    bundle = load_bundle(tmp_path / "longer")
-    assert bundle.network.next_item is not None
-    found = float(bundle.network.next_item.weight)
-    assert report["next_item_weight"] == pytest.approx(found)
-    builder = BatchBuilder(build_histories(event_log), bundle.catalogue, NETWORK, bundle.history, 9)
-    fit_next_item_weight(bundle.network, bundle.trie, builder, builder.histories.held_out_cuts)
-    assert 0.02 <= float(bundle.network.next_item.weight) <= 0.98
 
 
 def test_without_repeats_nothing_is_a_candidate(event_log: EventLog, tmp_path: Path) -> None:
@@ -260,6 +242,8 @@ def test_without_repeats_nothing_is_a_candidate(event_log: EventLog, tmp_path: P
 def test_settings_outside_their_limits_are_refused() -> None:
     with pytest.raises(ModelConfigError, match="dropout"):
         NextItemConfig(dropout=1.0)
+    with pytest.raises(ModelConfigError, match="weight"):
+        NextItemConfig(weight=1.1)
     with pytest.raises(ModelConfigError, match="positions"):
         NextItemConfig(positions=0)
     with pytest.raises(ModelConfigError, match="newest_cuts"):
