@@ -135,10 +135,8 @@ def _split(
         validation_cuts = cuts_between(histories, items, *ends)
         cuts = cuts_between(histories, items, ends[1], MAX_EVENT_TIME_MS)
         words = "Time split: the first 80 % of the events train, the next 10 % validate, the last 10 % test."
-    pairs = np.unique(
-        histories.users * (2**32) + np.searchsorted(items.item_ids, histories.rows["item_id"])
-    )
-    repeats = len(pairs) < len(histories.rows)
+    _, item = np.unique(histories.rows["item_id"], return_inverse=True)
+    pairs = np.unique(histories.users * len(item) + item)
     return Task(
         name=NAME,
         training=training,
@@ -148,7 +146,7 @@ def _split(
         items=counted_in(training, items),
         items_path=items_path,
         segments=HistoryConfig(recent_len=64, mid_term_len=256, chunk_len=64),
-        repeats=repeats,
+        repeats=len(pairs) < len(item),
         provenance=Provenance(
             source=f"{files.events}, SHA-256 {digest}",
             licence="yours",

@@ -11,6 +11,7 @@ TASKS = {
     "beauty": "bench.quality.sequences:load_beauty",
     "sports": "bench.quality.sequences:load_sports",
     "toys": "bench.quality.sequences:load_toys",
+    "kuairand": "bench.quality.kuairand:load_task",
 }
 RANKERS = {
     "popularity": "bench.quality.counts:popularity",
