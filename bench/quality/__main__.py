@@ -12,7 +12,7 @@ from rich.console import Console
 from bench.quality import event_files
 from bench.quality.compare import Run, compare
 from bench.quality.describe import describe
-from bench.quality.registry import RANKERS, TASKS, checked_names, load_task
+from bench.quality.registry import FAMILIES, RANKERS, TASKS, checked_names, load_task, make_ranker
 from bench.quality.sources import DataSetUnusable
 from bench.quality.tables import WIDTH, show
 from bench.quality.task import Budget, Task
@@ -57,7 +57,9 @@ def _parse_arguments() -> argparse.Namespace:
     arguments = parser.parse_args()
     try:
         arguments.sets = checked_names(arguments.sets.split(","), TASKS, "data set")
-        arguments.rankers = checked_names(arguments.rankers.split(","), RANKERS, "ranker")
+        arguments.rankers = arguments.rankers.split(",")
+        for name in arguments.rankers:
+            make_ranker(name)  # refuses unknown names before anything is trained
         arguments.seeds = [int(seed) for seed in arguments.seeds.split(",")]
         arguments.columns = event_files.parsed_columns(arguments.columns)
     except ValueError as error:
@@ -72,7 +74,11 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="make bench NAME=quality", description=__doc__)
     parser.add_argument("--quick", action="store_true", help="a short training, fewer cuts")
     parser.add_argument("--sets", default="complete_journey", help=",".join(TASKS))
-    parser.add_argument("--rankers", default=DEFAULT_RANKERS, help=",".join(RANKERS))
+    parser.add_argument(
+        "--rankers",
+        default=DEFAULT_RANKERS,
+        help=",".join([*RANKERS, *(f"{family}:VARIANT" for family in FAMILIES)]),
+    )
     parser.add_argument("--seeds", default="0", help="such as 0,1,2")
     parser.add_argument("--minutes", type=float, help="to learn; default: 4, quick: 0.8")
     parser.add_argument("--baskets", type=int, help="cuts drawn; default: all, quick: 1,000")

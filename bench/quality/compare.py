@@ -10,7 +10,7 @@ import numpy as np
 from bench.quality.intervals import Estimate, estimate
 from bench.quality.metrics import METRICS, Scores, by_length, by_reach, score
 from bench.quality.rankings import NONE, as_table
-from bench.quality.registry import RANKERS, make_ranker
+from bench.quality.registry import make_ranker, module_of
 from bench.quality.results import Question, Result, load_result, save_result
 from bench.quality.targets import Targets, find_targets
 from bench.quality.task import Budget, Detailed, Task
@@ -56,7 +56,7 @@ def compare(run: Run, task: Task, cuts: Index) -> dict[str, Any]:
 
 def _answer(run: Run, task: Task, cuts: Index, name: str, seed: int) -> Result:
     budget = replace(run.budget, seed=seed)
-    question = Question(task, cuts, name, RANKERS[name].partition(":")[0], budget)
+    question = Question(task, cuts, name, module_of(name), budget)
     kept = None if run.fresh else load_result(question)
     if kept is not None:
         run.tell(f"{task.name}, {name}, seed {seed}: kept from an earlier run")

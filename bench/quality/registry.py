@@ -26,6 +26,8 @@ RANKERS = {
     "boosted": "bench.quality.boosted:Boosted",
     "gemstream": "bench.quality.gemstream_ranker:Gemstream",
 }
+FAMILIES = {"ablation": "bench.quality.ablations:make_ablated"}
+"""Of rankers named "FAMILY:VARIANT"."""
 
 
 def load_task(name: str) -> Task:
@@ -35,9 +37,20 @@ def load_task(name: str) -> Task:
 
 
 def make_ranker(name: str) -> Ranker:
-    """A ranker that has learned nothing yet."""
+    """A ranker that has learned nothing yet. Raises ValueError for names that are not known."""
+    family, _, variant = name.partition(":")
+    if variant and family in FAMILIES:
+        vary: Callable[[str], Ranker] = pkgutil.resolve_name(FAMILIES[family])
+        return vary(variant)
+    checked_names([name], [*RANKERS, *(f"{family}:..." for family in FAMILIES)], "ranker")
     make: Callable[[], Ranker] = pkgutil.resolve_name(RANKERS[name])
     return make()
+
+
+def module_of(name: str) -> str:
+    """Where a ranker is made."""
+    path = FAMILIES.get(name.partition(":")[0]) or RANKERS[name]
+    return path.partition(":")[0]
 
 
 def checked_names(given: Iterable[str], known: Iterable[str], what: str) -> list[str]:
