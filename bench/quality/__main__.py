@@ -17,10 +17,12 @@ from bench.quality.sources import DataSetUnusable
 from bench.quality.tables import WIDTH, show
 from bench.quality.task import Budget, Task
 from bench.report import write_report
+from model.errors import ModelError
 from model.training.histories import Index
 
 QUICK_BASKETS = 1_000
-DEFAULT_RANKERS = "gemstream,popularity,own_counts_500,best_counts"
+QUICK_RANKERS = "gemstream,popularity,own_counts_500,best_counts"
+DEFAULT_RANKERS = f"{QUICK_RANKERS},tifuknn,boosted"
 
 console = Console(stderr=True, width=WIDTH)
 
@@ -57,12 +59,13 @@ def _parse_arguments() -> argparse.Namespace:
     arguments = parser.parse_args()
     try:
         arguments.sets = checked_names(arguments.sets.split(","), TASKS, "data set")
-        arguments.rankers = arguments.rankers.split(",")
+        default = QUICK_RANKERS if arguments.quick else DEFAULT_RANKERS
+        arguments.rankers = (arguments.rankers or default).split(",")
         for name in arguments.rankers:
             make_ranker(name)  # refuses unknown names before anything is trained
         arguments.seeds = [int(seed) for seed in arguments.seeds.split(",")]
         arguments.columns = event_files.parsed_columns(arguments.columns)
-    except ValueError as error:
+    except (ValueError, ModelError) as error:
         parser.error(str(error))
     arguments.minutes = arguments.minutes or (0.8 if arguments.quick else 4.0)
     if arguments.quick and arguments.baskets is None:
@@ -76,8 +79,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--sets", default="complete_journey", help=",".join(TASKS))
     parser.add_argument(
         "--rankers",
-        default=DEFAULT_RANKERS,
-        help=",".join([*RANKERS, *(f"{family}:VARIANT" for family in FAMILIES)]),
+        help=f"{','.join([*RANKERS, *FAMILIES])}; default: {DEFAULT_RANKERS}, quick: {QUICK_RANKERS}",
     )
     parser.add_argument("--seeds", default="0", help="such as 0,1,2")
     parser.add_argument("--minutes", type=float, help="to learn; default: 4, quick: 0.8")

@@ -65,6 +65,19 @@ class Gemstream:
         return rank(with_all_items(self.bundle, task), task, cuts, self._beam_width)
 
 
+class TrainedGemstream(Gemstream):
+    """A bundle that is there already. Raises BundleError when it cannot be read."""
+
+    def __init__(self, path: str) -> None:
+        """Named by its version: another bundle at the path is another ranker."""
+        super().__init__()
+        self.use(Path(path))
+        self.name = f"bundle-{self.bundle.version}"
+
+    def fit(self, task: Task, budget: Budget) -> None:
+        """Nothing is left to learn."""
+
+
 def rank(bundle: Bundle, task: Task, cuts: Index, beam_width: int) -> Iterator[ItemIds]:
     """Item ids of the bundle for the basket at each cut, best first."""
     network, catalogue, trie = bundle.network, bundle.catalogue, bundle.trie

@@ -26,8 +26,11 @@ RANKERS = {
     "boosted": "bench.quality.boosted:Boosted",
     "gemstream": "bench.quality.gemstream_ranker:Gemstream",
 }
-FAMILIES = {"ablation": "bench.quality.ablations:make_ablated"}
-"""Of rankers named "FAMILY:VARIANT"."""
+FAMILIES = {
+    "ablation:VARIANT": "bench.quality.ablations:make_ablated",
+    "bundle:PATH": "bench.quality.gemstream_ranker:TrainedGemstream",
+}
+"""Of rankers that take what stands behind the colon."""
 
 
 def load_task(name: str) -> Task:
@@ -39,18 +42,22 @@ def load_task(name: str) -> Task:
 def make_ranker(name: str) -> Ranker:
     """A ranker that has learned nothing yet. Raises ValueError for names that are not known."""
     family, _, variant = name.partition(":")
-    if variant and family in FAMILIES:
-        vary: Callable[[str], Ranker] = pkgutil.resolve_name(FAMILIES[family])
-        return vary(variant)
-    checked_names([name], [*RANKERS, *(f"{family}:..." for family in FAMILIES)], "ranker")
-    make: Callable[[], Ranker] = pkgutil.resolve_name(RANKERS[name])
-    return make()
+    path = _families().get(family) if variant else RANKERS.get(name)
+    if path is None:
+        raise ValueError(f"no ranker {name}; there are {', '.join([*RANKERS, *FAMILIES])}")
+    make: Callable[..., Ranker] = pkgutil.resolve_name(path)
+    return make(variant) if variant else make()
 
 
 def module_of(name: str) -> str:
     """Where a ranker is made."""
-    path = FAMILIES.get(name.partition(":")[0]) or RANKERS[name]
+    family, _, variant = name.partition(":")
+    path = _families()[family] if variant else RANKERS[name]
     return path.partition(":")[0]
+
+
+def _families() -> dict[str, str]:
+    return {name.partition(":")[0]: path for name, path in FAMILIES.items()}
 
 
 def checked_names(given: Iterable[str], known: Iterable[str], what: str) -> list[str]:
