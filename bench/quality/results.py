@@ -2,9 +2,11 @@
 
 import hashlib
 import json
+import re
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
+from zipfile import BadZipFile
 
 import numpy as np
 import numpy.typing as npt
@@ -33,6 +35,7 @@ class Question:
     task: Task
     cuts: Index
     ranker: str
+    """The name that it has itself."""
     module: str
     """Where the ranker is made."""
     budget: Budget
@@ -42,21 +45,23 @@ class Question:
         """Of its answer."""
         asked = [
             fingerprint(self.task),
+            self.ranker,
             hashlib.sha256(self.cuts.tobytes()).hexdigest(),
             asdict(self.budget),
             code_version(self.module),
         ]
         key = hashlib.sha256(json.dumps(asked).encode()).hexdigest()[:12]
-        name = f"{self.task.name}-{self.ranker}-{self.budget.seed}-{key}.npz"
+        ranker = re.sub(r"[^\w.-]", "_", self.ranker)
+        name = f"{self.task.name}-{ranker}-{self.budget.seed}-{key}.npz"
         return CACHE / "results" / name
 
 
 def load_result(question: Question) -> Result | None:
     """What was kept; None where there is nothing whole."""
     try:
-        with np.load(question.path) as file:
+        with question.path.open("rb") as raw, np.load(raw) as file:
             return Result(table=file["table"], **json.loads(str(file["rest"])))
-    except (OSError, ValueError, KeyError):
+    except (OSError, ValueError, KeyError, BadZipFile):
         return None
 
 
