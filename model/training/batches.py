@@ -118,9 +118,8 @@ class BatchBuilder:
     def repeats(self, cuts: Index) -> tuple[RepeatCandidates, Tensor]:
         """What the whole histories before `cuts` hold, bounded at the lifecycle boundary as in serving; their weights."""
         network = self._network
-        statistics = [self._statistics(int(cut)) for cut in cuts]
         candidates = repeat_candidates(
-            statistics,
+            [self._statistics(int(cut)) for cut in cuts],
             self.catalogue,
             network.features.item_buckets,
             network.repeats.max_candidates,

@@ -87,34 +87,19 @@ def next_token_loss(
     trace: IndexerTrace | None = None,
 ) -> tuple[Tensor, Tensor]:
     """-log P(SID | context), generator and repeats mixed, weighted so that every basket counts once; `repeat_loss`."""
-    log_prob, states = sid_log_probs(
-        network, trie, context, batch.target_sids, select=stage == "selection", trace=trace
-    )
-    mixture = network.repeat_mixture(batch.repeats, states)
-    log_prob = mixture.mix(log_prob, mixture.share_of(batch.target_sids))
-    loss = -(log_prob * batch.target_weights).sum() / batch.target_weights.sum().clamp(min=1e-6)
-    return loss, repeat_loss(mixture.shares, batch.repeat_weights)
-
-
-def sid_log_probs(
-    network: Network,
-    trie: Trie,
-    context: Context,
-    sids_BT: Tensor,
-    *,
-    select: bool,
-    trace: IndexerTrace | None = None,
-) -> tuple[Tensor, Tensor]:
-    """[B, T]: log-probabilities of SIDs by their codes; and the decoder's states."""
-    paths_BTD, codes_BTD = trie.paths_SD[sids_BT], trie.codes_of(sids_BT)
-    states = network.decode(context, codes_BTD[..., :-1], select=select, trace=trace)
-    log_prob = states.new_zeros(sids_BT.shape, dtype=torch.float32)
-    parents = torch.zeros_like(sids_BT)
+    paths_BTD = trie.paths_SD[batch.target_sids]
+    codes_BTD = trie.codes_of(batch.target_sids)
+    states = network.decode(context, codes_BTD[..., :-1], select=stage == "selection", trace=trace)
+    log_prob = torch.zeros_like(batch.target_weights)
+    parents = torch.zeros_like(batch.target_sids)
     for level in range(trie.num_levels):
         logits = network.logits(states[:, :, level], level)
         log_prob = log_prob + trie.child_log_prob(level, parents, paths_BTD[..., level], logits)
         parents = paths_BTD[..., level]
-    return log_prob, states
+    mixture = network.repeat_mixture(batch.repeats, states)
+    log_prob = mixture.mix(log_prob, mixture.share_of(batch.target_sids))
+    loss = -(log_prob * batch.target_weights).sum() / batch.target_weights.sum().clamp(min=1e-6)
+    return loss, repeat_loss(mixture.shares, batch.repeat_weights)
 
 
 def repeat_loss(shares_BN: Tensor, weights_BN: Tensor) -> Tensor:

@@ -15,7 +15,7 @@ from model.beam_search import Beams, beam_search
 from model.bundle import Bundle, load_bundle
 from model.catalogue import Catalogue, CatalogueItem
 from model.errors import ModelConfigError
-from model.network import NetworkConfig
+from model.network import Network, NetworkConfig
 from model.next_item import ItemRows, NextItemConfig, NextItems
 from model.query import ItemFilter, Query
 from model.recent import RecentEncoder
@@ -145,7 +145,7 @@ def test_serving_scores_what_the_formulas_say(scoring: Bundle, num_rows: int) ->
     assert sum(np.exp(one.score) for one in answer) == pytest.approx(1, abs=1e-3)
 
 
-def without_items(bundle: Bundle) -> torch.nn.Module:
+def without_items(bundle: Bundle) -> Network:
     """The same network, which asks its codes alone."""
     network = load_bundle(bundle.path).network
     network.next_item = None
