@@ -25,7 +25,8 @@ class Shape:
     dropout: float = 0.2
 
 
-SHORT = Shape(batch_size=256, targets=1, positions=64)
+_SHORT_LEN = 64
+SHORT = Shape(batch_size=256, targets=1, positions=20)
 LONG = Shape(batch_size=32, targets=8, positions=200)
 
 
@@ -38,7 +39,7 @@ class NextItemGemstream(Gemstream):
 
     def config(self, task: Task) -> TrainConfig:
         """By how long the sequences are."""
-        return config_of(LONG if task.segments.recent_len > SHORT.positions else SHORT)
+        return config_of(LONG if task.segments.recent_len > _SHORT_LEN else SHORT)
 
 
 def config_of(shape: Shape) -> TrainConfig:

@@ -35,7 +35,7 @@ class Losses:
     """As `kept_sums`."""
 
     def total(
-        self, reconstruction_weight: float, repeat_weight: float, next_item_weight: float
+        self, reconstruction_weight: float, repeat_weight: float, next_item_weight: float = 1.0
     ) -> Tensor:
         """The step's objective; the indexer's loss shares no weights with the others, so lambda = 1 couples nothing."""
         weighted = reconstruction_weight * self.reconstruction + repeat_weight * self.repeats
