@@ -1,5 +1,6 @@
-"""One real broker for the whole session, and topics of its own for each test."""
+"""One real broker for each process of the session, and topics of its own for each test."""
 
+import os
 import uuid
 from collections.abc import Iterator
 
@@ -8,6 +9,10 @@ import pytest
 from services.errors import LocalKafkaError
 from services.local_kafka import RunningKafka, start_kafka
 from stream.topics import TopicsConfig, ensure_topics
+
+# Inherited by every process that a test starts. Tests run beside each other: a thread per core each is too many.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+os.environ.setdefault("PYTHONFAULTHANDLER", "1")
 
 
 @pytest.fixture(scope="session")

@@ -39,7 +39,16 @@ def free_address() -> str:
 class Deployment:
     """A configuration, the processes started with it, and what they answer."""
 
-    def __init__(self, directory: Path, bootstrap: str, topics: TopicsConfig, bundle: Path) -> None:
+    def __init__(
+        self,
+        directory: Path,
+        bootstrap: str,
+        topics: TopicsConfig,
+        bundle: Path,
+        *,
+        chooses_engine: bool = False,
+    ) -> None:
+        """`chooses_engine`: as by default, which takes a compilation before a node answers."""
         self.directory = directory
         self.bootstrap = bootstrap
         self.topics = topics
@@ -61,6 +70,9 @@ class Deployment:
             'metrics_listen = "127.0.0.1:0"\n'
             f'[trending]\ngroup = "{topics.trending}"\nmetrics_listen = "127.0.0.1:0"\npublish_interval_s = 0.2\n'
         )
+        if not chooses_engine:
+            with self.config.open("a") as config:
+                config.write('[inference_node.engine]\nname = "torch"\nprecision = "fp32"\n')
         self.process: subprocess.Popen[bytes] | None = None
 
     def start(self, *arguments: str) -> None:

@@ -10,10 +10,8 @@ from pathlib import Path
 
 import pytest
 from aiokafka.admin import AIOKafkaAdminClient
-from rich.progress import Progress
 
 from model.bundle import load_bundle
-from model.training.train import train
 from protos import recommender_pb2 as wire
 from protos.interaction_pb2 import Interaction
 from protos.recommender_pb2 import RecommendResponse
@@ -22,18 +20,10 @@ from stream.topic_reader import read_topic
 from stream.topics import TopicsConfig
 from stream.trending_counts import Window
 from tests.end_to_end.processes import DEADLINE_S, Deployment, wait_for
-from tests.model.worlds import SMALL, make_event_log
 from tests.stream.trending import interaction
 
 pytestmark = [pytest.mark.broker, pytest.mark.slow]
 WITHIN_S = 5.0
-
-
-@pytest.fixture(scope="module")
-def bundle(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    path = tmp_path_factory.mktemp("bundles") / "bundle"
-    train(make_event_log(), None, SMALL, path, Progress(disable=True))
-    return path
 
 
 @pytest.fixture
