@@ -20,7 +20,7 @@ DEADLINE_S = 120.0
 TRAIN = ["-m", "services.cli", "train"]
 
 
-def start(log: Path, where: Path, *launcher: str, steps: int = 30) -> "subprocess.Popen[str]":
+def start(log: Path, where: Path, *launcher: str, steps: int = 15) -> "subprocess.Popen[str]":
     where.mkdir(exist_ok=True)
     settings = SETTINGS.replace("max_steps = 3", f"max_steps = {steps}\ncheckpoint_every_s = 0.0")
     (where / "gemstream.toml").write_text(settings)
@@ -64,7 +64,7 @@ def test_a_killed_process_resumes_to_the_same_bundle(log_path: Path, tmp_path: P
     expected = load_file(whole / file)
     assert all(torch.equal(t, expected[name]) for name, t in load_file(killed / file).items())
     assert rows(killed) == rows(whole)
-    assert report["stages"][0]["steps"] == 30
+    assert report["stages"][0]["steps"] == 15
 
 
 @pytest.mark.slow
