@@ -66,7 +66,7 @@ async def run_inference_node(settings: Settings, stop: asyncio.Event) -> None:
         "inference_node.metrics_listen",
         Metrics(
             RequestCollector(server.requests),
-            AnswerCollector(router.stats, lambda: _shares(router)),
+            AnswerCollector(router.stats, lambda: _shares(router), service.users),
             GenerationCollector(lambda: _each(router, lambda served: served.generator)),
             CatalogueCollector(lambda: router.bundles.primary.catalogue),
             SourceCollector(lambda: _each(router, lambda served: served.sources), trending),
