@@ -2,7 +2,6 @@
 
 import os
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -16,6 +15,7 @@ from aiokafka import AIOKafkaProducer
 from protos import admin_pb2, admin_pb2_grpc, recommender_pb2, recommender_pb2_grpc
 from protos.interaction_pb2 import Interaction
 from services.interaction_messages import interaction_to_wire
+from services.ports import free_port
 from state.event_log import EventLog
 from stream.topics import TopicsConfig
 
@@ -31,9 +31,7 @@ def wait_for(what: str, condition: Callable[[], bool]) -> None:
 
 
 def free_address() -> str:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return f"127.0.0.1:{probe.getsockname()[1]}"
+    return f"127.0.0.1:{free_port()}"
 
 
 class Deployment:

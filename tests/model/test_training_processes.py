@@ -13,8 +13,9 @@ from safetensors.torch import load_file
 
 from model.bundle import load_bundle
 from model.training.metrics import read_metrics
+from services.ports import free_port
 from tests.model.test_train_command import SETTINGS
-from tests.model.test_training_parallel import ROOT, free_port
+from tests.model.test_training_parallel import ROOT
 
 DEADLINE_S = 120.0
 TRAIN = ["-m", "services.cli", "train"]
@@ -70,7 +71,14 @@ def test_a_killed_process_resumes_to_the_same_bundle(log_path: Path, tmp_path: P
 @pytest.mark.slow
 def test_the_documented_torchrun_command_trains_a_bundle(log_path: Path, tmp_path: Path) -> None:
     torchrun = str(Path(sys.executable).with_name("torchrun"))
-    options = ("--nproc-per-node", "2", "--master-addr", "127.0.0.1", "--master-port", free_port())
+    options = (
+        "--nproc-per-node",
+        "2",
+        "--master-addr",
+        "127.0.0.1",
+        "--master-port",
+        str(free_port()),
+    )
     report = json.loads(finish(start(log_path, tmp_path, torchrun, *options, steps=6)))
     assert report["processes"] == 2
     assert load_bundle(tmp_path / "bundle").version == report["bundle_version"]

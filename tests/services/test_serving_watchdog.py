@@ -19,7 +19,7 @@ from services.inference_node import InferenceNode
 from services.metrics.exposition import Metrics
 from services.serving_watchdog import ServingWatchdog
 from services.watch_endpoints import watch_endpoints
-from tests.services.test_readiness import free_address
+from tests.end_to_end.processes import free_address
 
 RECOMMENDER = "gemstream.v1.RecommenderService"
 SERVING = health_pb2.HealthCheckResponse.SERVING
