@@ -28,7 +28,9 @@ class CertificateFiles:
         """Of one server, which has to hold them; they look at the files before every handshake. Raises SettingsError."""
         renewal = _Renewal(self)
         return grpc.dynamic_ssl_server_credentials(
-            self.read(), renewal.changed, require_client_authentication=self.client_ca is not None
+            self.read(),
+            renewal.changed,  # type: ignore[arg-type]  # the stubs do not know None: no change
+            require_client_authentication=self.client_ca is not None,
         )
 
     def signature(self) -> _Signature:
