@@ -49,6 +49,7 @@ class InferenceNode:
                     await asyncio.wait([serving, *tasks], return_when=asyncio.FIRST_COMPLETED)
                     _check_running(tasks)
                 finally:
+                    serving.cancel()  # or it would say that the node serves again
                     await self.server.stop()
                     for task in (serving, *tasks):
                         task.cancel()
