@@ -146,11 +146,12 @@ def _chosen(task: Task) -> TifuKnnConfig:
         for size, decay in product((3, 7, 14), (0.6, 0.7, 0.8, 0.9))
     ]
     chosen: TifuKnnConfig = best_on_validation(task, grid, TifuKnn)
-    for name, values in (
-        ("within_decay", (0.9, 1)),
-        ("num_neighbours", (100, 300, 900)),
-        ("own_share", (0.2, 0.5, 0.7, 0.9)),
-    ):
+    others: dict[str, tuple[Any, ...]] = {
+        "within_decay": (0.9, 1),
+        "num_neighbours": (100, 300, 900),
+        "own_share": (0.2, 0.5, 0.7, 0.9),
+    }
+    for name, values in others.items():
         grid = [replace(chosen, **{name: value}) for value in values]
         chosen = best_on_validation(task, grid, TifuKnn)
     return chosen
