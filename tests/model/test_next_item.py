@@ -22,6 +22,7 @@ from model.recent import RecentEncoder
 from model.recommender import Recommender
 from model.repeats import RepeatConfig, RepeatMixture
 from model.training.batches import BatchBuilder
+from model.training.data_parallel import _denominators
 from model.training.evaluate import rank_at
 from model.training.histories import build_histories
 from model.training.losses import batch_losses, encode_batch
@@ -280,3 +281,20 @@ def test_what_was_had_can_be_left_out_of_a_ranking(scoring: Bundle, builder: Bat
         kept = ranked[~np.isin(scoring.catalogue.item_ids[ranked], had)]
         assert new.tolist() == kept.tolist()
         assert builder.seen(cut).sum() + len(new) == len(scoring.catalogue)
+
+
+def test_parts_of_a_batch_add_up(scoring: Bundle, builder: BatchBuilder) -> None:
+    """Two processes: each loss counts by the interactions that its part learns from."""
+    cuts, halves = builder.histories.train_cuts[1:8], (slice(0, None, 2), slice(1, None, 2))
+    whole, *parts = (
+        builder.build(cuts, 2, 2, np.random.default_rng(0), shard)
+        for shard in (slice(None), *halves)
+    )
+    losses = [
+        float(batch_losses(scoring.network, scoring.trie, batch, "dense").next_item)
+        for batch in (whole, *parts)
+    ]
+    counts = [_denominators(batch, 4)["next_item"] for batch in (whole, *parts)]
+    assert counts[0] == counts[1] + counts[2] > counts[1] > 0
+    together = (losses[1] * counts[1] + losses[2] * counts[2]) / counts[0]
+    assert losses[0] == pytest.approx(together, rel=1e-4)
