@@ -87,7 +87,7 @@ class TrainConfig:
     target_window: int = 48
     """Interactions after the cut to draw from; the whole next basket at least."""
     newest_cuts: float = 0.0
-    """Share of contexts that end where their user's last trainable basket begins; the others end anywhere."""
+    """Share of contexts that end where a user's last trainable basket begins, users alike; the others end anywhere."""
     lifecycle_sample: int = 128
     """Lifecycle interactions used per context, evenly spread; serving sums them all."""
     learning_rate: float = 2e-3

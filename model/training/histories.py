@@ -5,6 +5,7 @@ is everything of the user before it. Last baskets are held out: everybody's, or 
 """
 
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 import numpy.typing as npt
@@ -38,9 +39,11 @@ class Histories:
         """Cuts in order of the history before them: batches of neighbours hold little padding."""
         return cuts[np.argsort(cuts - self.user_start[cuts], kind="stable")]
 
-    def last_train_cuts(self, cuts: Index) -> Index:
-        """Of each training cut's user, the last one."""
-        return self.train_cuts[np.searchsorted(self.train_cuts, self.train_end[cuts]) - 1]
+    @cached_property
+    def newest_train_cuts(self) -> Index:
+        """Every user's last training cut."""
+        users = self.users[self.train_cuts]
+        return self.train_cuts[np.append(users[1:] != users[:-1], True)]
 
 
 def build_histories(events: EventLog, num_held_out: int | None = None, seed: int = 0) -> Histories:
@@ -105,12 +108,12 @@ def draw_cuts(
 ) -> list[Index]:
     """Random training cuts in batches of similar history length, so that little of a batch is padding.
 
-    `newest_share` of them become their user's last one.
+    `newest_share` of them are their users' last ones, every user as likely; of the others, every cut is.
     """
     cuts = random.choice(histories.train_cuts, num_cuts)
     if newest_share:
         newest = random.random(num_cuts) < newest_share
-        cuts[newest] = histories.last_train_cuts(cuts[newest])
+        cuts[newest] = random.choice(histories.newest_train_cuts, int(newest.sum()))
     cuts = histories.by_length(cuts)
     batches = [cuts[i : i + batch_size] for i in range(0, num_cuts, batch_size)]
     random.shuffle(batches)
