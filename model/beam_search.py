@@ -67,7 +67,11 @@ def beam_search(
     log_probs = generator = torch.zeros(num_requests, 1, device=trie.device)
     dropped = generator.new_full((num_requests,), -torch.inf)
     for level in range(trie.num_levels):
-        children, child_log_probs = trie.child_log_probs(level, nodes, score_next(codes, parents))
+        if 0 < level == trie.num_levels - 1:
+            logits = _last_logits(score_next, trie, nodes, codes, parents)
+        else:
+            logits = score_next(codes, parents)
+        children, child_log_probs = trie.child_log_probs(level, nodes, logits)
         child_nodes = children.nodes.flatten(1)
         totals = candidates = (generator[..., None] + child_log_probs).flatten(1)
         if mixture is not None:
@@ -90,6 +94,24 @@ def beam_search(
         earlier = codes.gather(1, parents[..., None].expand(-1, -1, level))
         codes = torch.cat([earlier, next_codes[..., None]], -1)
     return Beams(nodes, codes, log_probs, generator, dropped)
+
+
+def _last_logits(
+    score_next: ScoreNext, trie: Trie, nodes: Tensor, codes: Tensor, parents: Tensor
+) -> Tensor:
+    """[B, W, K] of the last level. Where one child alone is left, logits say nothing: none are asked for, and they are 0."""
+    level, (batch, width) = trie.num_levels - 1, nodes.shape
+    is_open_BW = ~trie.is_forced(level, nodes)
+    most = int(is_open_BW.sum(1).max())
+    if most == width:
+        return score_next(codes, parents)
+    if not most:
+        return torch.zeros((), device=nodes.device).expand(batch, width, trie.num_codes(level))
+    asked_BO = is_open_BW.byte().topk(most, dim=1).indices
+    asked_codes = codes.gather(1, asked_BO[..., None].expand(-1, -1, level))
+    asked = score_next(asked_codes, parents.gather(1, asked_BO))
+    logits = asked.new_zeros(batch, width, asked.shape[-1])
+    return logits.scatter_(1, asked_BO[..., None].expand_as(asked), asked)
 
 
 def _with_repeats(

@@ -31,7 +31,7 @@ class ContextEncoder:
     """Encodes users for one bundle. Not thread-safe with others that change its bundle's network; nobody does."""
 
     def __init__(self, bundle: Bundle, fused: FusedDecoder, precision: Precision = "fp32") -> None:
-        """`fused` holds the network's decoder; `precision` is of matrix products, what is kept is float32."""
+        """`fused` holds the network's decoder; `precision` is of matrix products, and of what is kept."""
         network, dtype = bundle.network, DTYPES[precision]
         self._network = network
         self._history = bundle.history
@@ -86,8 +86,8 @@ class ContextEncoder:
         """The same for the plain decoder: what all its interactions were encoded to."""
         mid_term = torch.cat([context.sealed.vectors, context.newest[0]])
         return Context(
-            recent=_all_real(context.newest[1]),
-            mid_term=_all_real(mid_term),
+            recent=_all_real(context.newest[1].float()),
+            mid_term=_all_real(mid_term.float()),
             lifecycle=self._encoded_summary(context.user.summary),
         )
 
@@ -113,7 +113,7 @@ class ContextEncoder:
             keys.append(self._primer.indexer_keys(vectors_NH))
             statistics[position] = statistics_of(user.chunks[position])
         if not vectors:
-            nothing_NH = torch.zeros(0, width)
+            nothing_NH = torch.zeros(0, width, dtype=self._dtype)
             return SealedChunks((), nothing_NH, self._primer.indexer_keys(nothing_NH), {})
         return SealedChunks(positions, torch.cat(vectors), torch.cat(keys, 1), statistics)
 
@@ -127,7 +127,7 @@ class ContextEncoder:
         """[N, H]: rows that begin with a chunk, encoded."""
         mask = torch.ones(1, len(rows), dtype=torch.bool)
         encoded: Segment = self._mid_term(self._vectors(rows).to(self._dtype), mask)
-        return encoded.vectors[0].float()
+        return encoded.vectors[0]
 
     def _own(self, summary: Summary | None) -> Summary | None:
         """A summary means something under the bundle that it was made for alone."""
@@ -159,7 +159,7 @@ class ContextEncoder:
         rows = tail[num_open:]
         real = torch.ones(1, len(rows), dtype=torch.bool)
         recent: Segment = self._recent(self._vectors(rows).to(self._dtype), real)
-        return self._encode_chunks(tail[:num_open]), recent.vectors[0].float()
+        return self._encode_chunks(tail[:num_open]), recent.vectors[0]
 
 
 def _all_real(vectors_NH: Tensor) -> Segment:

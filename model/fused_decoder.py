@@ -49,6 +49,12 @@ class Memory:
         parts = [tensor[contexts] for tensor in self.tensors]
         return Memory._of(parts)
 
+    def to(self, dtype: torch.dtype) -> "Memory":
+        """In another precision."""
+        if self.bos.dtype == dtype:
+            return self
+        return Memory._of([tensor.to(dtype) for tensor in self.tensors])
+
     @staticmethod
     def _of(parts: Sequence[Tensor]) -> "Memory":
         streams, masks = (parts[1], parts[2], parts[3]), (parts[4], parts[5], parts[6])
