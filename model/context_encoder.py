@@ -73,6 +73,7 @@ class ContextEncoder:
             statistics=merge_statistics(older, statistics_of(user.tail)),
             memory=memory,
             bos=bos_1H,
+            first_logits=self._network.logits(bos_1H[:, None], 0),
         )
         return context, Reused(
             chunks=len(taken),

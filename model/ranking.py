@@ -19,12 +19,9 @@ def rank_items(
     request: int = 0,
 ) -> list[tuple[int, float]]:
     """Items of a request's beams that are not `blocked` [N], best first: (catalogue index, log-probability)."""
-    real = (beams.log_probs[request] > -np.inf).numpy()
-    buckets = [catalogue.bucket(sid) for sid in beams.sids[request].numpy()[real].tolist()]
-    items = np.array([index for bucket in buckets for index in bucket], np.int64)
-    generator = np.repeat(
-        beams.generator_log_probs[request].numpy()[real], [len(bucket) for bucket in buckets]
-    )
+    real = beams.log_probs[request].numpy() > -np.inf
+    items, lengths = catalogue.items_of(beams.sids[request].numpy()[real])
+    generator = np.repeat(beams.generator_log_probs[request].numpy()[real], lengths)
     if blocked is not None:
         items, generator = items[~blocked[items]], generator[~blocked[items]]
     repeat = _repeat_share(items, mixture.items[request].numpy(), mixture.shares[request].numpy())
@@ -36,7 +33,7 @@ def rank_items(
             float(mixture.log_repeat[request]) + np.log(repeat),
         )
     order = np.lexsort((items, -log_probs))
-    return [(int(items[i]), float(log_probs[i])) for i in order]
+    return list(zip(items[order].tolist(), log_probs[order].tolist(), strict=True))
 
 
 def _repeat_share(
