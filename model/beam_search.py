@@ -67,10 +67,7 @@ def beam_search(
     log_probs = generator = torch.zeros(num_requests, 1, device=trie.device)
     dropped = generator.new_full((num_requests,), -torch.inf)
     for level in range(trie.num_levels):
-        if 0 < level == trie.num_levels - 1:
-            logits = _last_logits(score_next, trie, nodes, codes, parents)
-        else:
-            logits = score_next(codes, parents)
+        logits = _logits(score_next, trie, nodes, codes, parents)
         children, child_log_probs = trie.child_log_probs(level, nodes, logits)
         child_nodes = children.nodes.flatten(1)
         totals = candidates = (generator[..., None] + child_log_probs).flatten(1)
@@ -96,11 +93,17 @@ def beam_search(
     return Beams(nodes, codes, log_probs, generator, dropped)
 
 
-def _last_logits(
+def _logits(
     score_next: ScoreNext, trie: Trie, nodes: Tensor, codes: Tensor, parents: Tensor
 ) -> Tensor:
-    """[B, W, K] of the last level. Where one child alone is left, logits say nothing: none are asked for, and they are 0."""
-    level, (batch, width) = trie.num_levels - 1, nodes.shape
+    """[B, W, K] of the next level.
+
+    On the last level those of a node with a single child say nothing: they are 0, and not asked for where no request
+    needs the place. Before it they have to be: later codes attend to what is computed for these.
+    """
+    batch, width, level = codes.shape
+    if not 0 < level == trie.num_levels - 1:
+        return score_next(codes, parents)
     is_open_BW = ~trie.is_forced(level, nodes)
     most = int(is_open_BW.sum(1).max())
     if most == width:

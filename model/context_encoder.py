@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from model.bundle import Bundle
 from model.decoder import Context
-from model.engine import DTYPES
+from model.engine import DTYPES, HOST
 from model.engine_config import Precision
 from model.features import to_tensors
 from model.fused_decoder import EPSILON, FusedDecoder
@@ -30,8 +30,17 @@ from state.user_delta import UserSegments
 class ContextEncoder:
     """Encodes users for one bundle. Not thread-safe with others that change its bundle's network; nobody does."""
 
-    def __init__(self, bundle: Bundle, fused: FusedDecoder, precision: Precision = "fp32") -> None:
-        """`fused` holds the network's decoder; `precision` is of matrix products, and of what is kept."""
+    def __init__(
+        self,
+        bundle: Bundle,
+        fused: FusedDecoder,
+        precision: Precision = "fp32",
+        device: torch.device = HOST,
+    ) -> None:
+        """`fused` holds the network's decoder; `precision` is of matrix products, and of what is kept.
+
+        Encoding is done here; memory is kept on `device`, where the engine reads it.
+        """
         network, dtype = bundle.network, DTYPES[precision]
         self._network = network
         self._history = bundle.history
@@ -39,7 +48,7 @@ class ContextEncoder:
         self._dtype = dtype
         self._recent = _in_precision(network.recent, dtype)
         self._mid_term = _in_precision(network.mid_term, dtype)
-        self._primer = Primer(bundle, fused, precision)
+        self._primer = Primer(bundle, fused, precision, device)
 
     @torch.inference_mode()
     def encode(

@@ -11,7 +11,7 @@ import openvino as ov
 import torch
 from torch import Tensor
 
-from model.engine import DTYPES, TorchEngine
+from model.engine import DTYPES, HOST, TorchEngine
 from model.engine_config import Precision
 from model.fused_decoder import FusedDecoder, Memory
 from model.openvino_graph import build_graph
@@ -35,7 +35,7 @@ class OpenVinoEngine:
     ) -> None:
         """Nothing is compiled before the first step of a size; see `prepare`."""
         self.name = f"openvino {precision}"
-        self.precision = precision
+        self.precision, self.device = precision, HOST
         self._dtype = DTYPES[precision]
         self._fused = fused
         self._plain = TorchEngine(fused)
@@ -134,7 +134,7 @@ class _Compiled:
         if memory is self.memory:
             return
         size, dtype = self.inputs[0].shape[0], self.inputs[1].dtype
-        bound = [_filled_up(one, size).contiguous() for one in memory.to(dtype).tensors]
+        bound = [_filled_up(one, size).contiguous() for one in memory.to(dtype, HOST).tensors]
         for place, tensor in enumerate(bound, len(self.inputs)):
             self.request.set_input_tensor(place, _shared(tensor))
         self.memory, self.bound = memory, bound

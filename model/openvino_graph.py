@@ -30,9 +30,7 @@ def build_graph(
     """
     kept_type = {"fp32": ov.Type.f32, "bf16": ov.Type.bf16}[precision]
     types = [ov.Type.f32, kept_type, ov.Type.f32, *[kept_type] * (len(shapes) - 3)]
-    inputs = [
-        ops.parameter(list(shape), one) for shape, one in zip(shapes, types, strict=True)
-    ]
+    inputs = [ops.parameter(list(shape), one) for shape, one in zip(shapes, types, strict=True)]
     x_BWH, own, mask_P, bos, *memory = inputs[0], *(_float(one) for one in inputs[1:])
     streams, masks, present_BS = memory[:3], memory[3:6], memory[6]
     batch, width, _ = shapes[0]

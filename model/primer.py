@@ -20,11 +20,13 @@ from model.user_context import SealedChunks
 class Primer:
     """Does what one user's decoding needs once, whatever the number of beams."""
 
-    def __init__(self, bundle: Bundle, fused: FusedDecoder, precision: Precision) -> None:
-        """`fused` holds the network's decoder; `precision` is of matrix products, and of what is kept."""
+    def __init__(
+        self, bundle: Bundle, fused: FusedDecoder, precision: Precision, device: torch.device
+    ) -> None:
+        """`fused` holds the network's decoder; `precision` is of matrix products, and of what is kept; `device` of memory."""
         config, network = bundle.network.config, bundle.network
         self._fused = fused
-        self._dtype = DTYPES[precision]
+        self._dtype, self._device = DTYPES[precision], device
         self._bos_H = network.bos_H
         self._num_heads = config.layer.num_heads
         self._sizes = memory_sizes(bundle)
@@ -86,7 +88,7 @@ class Primer:
             (recent_stream, torch.stack(mid_term, 1), lifecycle),
             (masks[0], masks[1], masks[2]),
             present_1S,
-        ).to(self._dtype)
+        ).to(self._dtype, self._device)
         return memory, self._fused.normed(x_11H)[:, 0]
 
     def _select(

@@ -89,7 +89,7 @@ class Recommender:
         self.bundle = bundle
         fused = FusedDecoder(bundle.network.decoder).eval()
         self._engine = engine(fused, empty_memory(bundle), max(0, bundle.network.num_levels - 2))
-        self._encoder = ContextEncoder(bundle, fused, self._engine.precision)
+        self._encoder = ContextEncoder(bundle, fused, self._engine.precision, self._engine.device)
         self.beam_width = beam_width
         self._max_per_first_code, self._exact = max_per_first_code, exact
         self.view = CatalogueView.of(bundle.catalogue, bundle.trie)

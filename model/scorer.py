@@ -57,4 +57,5 @@ class Scorer:
             shape = (bos.shape[1], batch, width, self._places, *bos.shape[2:])
             return bos.new_zeros(shape)
         rows = torch.arange(batch)[:, None]
-        return self._own[:, rows, parents_BW]
+        device = self._own.device
+        return self._own[:, rows.to(device), parents_BW.to(device)]
