@@ -24,7 +24,7 @@ def rank_items(
     generator = np.repeat(beams.generator_log_probs[request].numpy()[real], lengths)
     if blocked is not None:
         items, generator = items[~blocked[items]], generator[~blocked[items]]
-    repeat = _repeat_share(items, mixture.items[request].numpy(), mixture.shares[request].numpy())
+    repeat = _repeat_share(items, *mixture.share_by_item[request])
     with np.errstate(divide="ignore"):
         log_probs = np.logaddexp(
             float(mixture.log_generator[request])
@@ -38,14 +38,11 @@ def rank_items(
 
 def _repeat_share(
     items: npt.NDArray[np.int64],
-    row_items_N: npt.NDArray[np.int64],
-    shares_N: npt.NDArray[np.float32],
+    distinct: npt.NDArray[np.int64],
+    totals: npt.NDArray[np.float64],
 ) -> npt.NDArray[np.float64]:
-    """P_repeat of each of `items`."""
-    known = row_items_N >= 0
-    distinct, inverse = np.unique(row_items_N[known], return_inverse=True)
+    """P_repeat of each of `items`, from that of the `distinct` ones that have any."""
     if not len(distinct):
         return np.zeros(len(items))
-    totals = np.bincount(inverse, shares_N[known])
     places = np.searchsorted(distinct, items).clip(max=len(distinct) - 1)
     return np.where(distinct[places] == items, totals[places], 0.0)
