@@ -8,7 +8,7 @@ import torch
 
 from bench.recommend.alternate import alternate
 from bench.recommend.client import Caller, ProcessorClock
-from bench.recommend.engines import eager_scores
+from bench.recommend.engines import EveryCode, decoded_rows, eager_scores
 from bench.recommend.floor import floor_of
 from bench.recommend.hf_t5 import T5Rival, require_transformers
 from bench.recommend.nodes import Nodes
@@ -40,9 +40,11 @@ def measure(nodes: Nodes, sizes: Sizes, beam: int) -> dict[str, Any]:
     encoded, _ = encoder.encode(split_state(state, nodes.bundle.history))
     context, num_keys = encoder.as_context(encoded), encoded.num_keys[0]
 
+    every_code = EveryCode(trie)
+
     @torch.inference_mode()
     def eager() -> None:
-        beam_search(eager_scores(network, context), trie, 1, beam)
+        beam_search(eager_scores(network, context), every_code, 1, beam)
 
     with Caller(nodes.inference[beam].address) as caller:
 
@@ -63,7 +65,7 @@ def measure(nodes: Nodes, sizes: Sizes, beam: int) -> dict[str, Any]:
     measured: dict[str, Any] = {
         name: of_run.figures(_BLOCK if name == "ours" else 1) for name, of_run in times.items()
     }
-    floor = floor_of(sizes, num_keys, beam)
+    floor = floor_of(sizes, num_keys, decoded_rows(network, context, trie, beam))
     share = floor["floor_ms"] / measured["ours"]["undisturbed_p50_ms"]
     return {**measured, **_ratios(measured), "floor": floor, "share_of_floor": round(share, 3)}
 
