@@ -115,7 +115,8 @@ class RepeatMixture:
         for items_N, shares_N in zip(self.items.numpy(), self.shares.numpy(), strict=True):
             known = items_N >= 0
             distinct, inverse = np.unique(items_N[known], return_inverse=True)
-            totals = np.bincount(inverse, shares_N[known], minlength=len(distinct))
+            totals = np.zeros(len(distinct))
+            np.add.at(totals, inverse, shares_N[known])
             found.append((distinct, totals))
         return found
 

@@ -108,7 +108,7 @@ def test_a_gpu_that_is_asked_for_has_to_be_there(
 def test_a_gpu_is_tried_beside_the_others(bundle: Bundle, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr("model.engine_choice.GPU", torch.device("cpu", 0))
-    tried = []
+    tried: list[str] = []
 
     def first(engines: Sequence[Engine], times_ms: Sequence[float]) -> Engine:
         tried.extend(engine.name for engine in engines)

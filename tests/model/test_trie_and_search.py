@@ -229,16 +229,17 @@ def test_diversity_gives_more_first_codes() -> None:
 def test_a_last_code_that_is_forced_is_not_asked_for(with_sibling: bool, asked: list[int]) -> None:
     """Codes before it are, though their logits say nothing either: what follows attends to them."""
     sids = np.array([(0, 0, 0), (0, 0, 1), (1, 1, 1), (2, 0, 2)][not with_sibling :])
-    table, trie, widths = Table(3, 4), Trie(sids, np.ones(len(sids))), []
+    counts, table = np.ones(len(sids), np.int64), Table(3, 4)
+    widths: list[int] = []
 
     def score_next(codes: Tensor, parents: Tensor) -> Tensor:
         widths.append(codes.shape[1])
         assert parents.shape == codes.shape[:2]
         return table.score_next(codes)
 
-    beams = beam_search(score_next, trie, 1, 4)
+    beams = beam_search(score_next, Trie(sids, counts), 1, 4)
     assert widths == asked
-    expected = brute_force(sids, np.ones(len(sids)), table, 0)
+    expected = brute_force(sids, counts, table, 0)
     numbers = beams.sids[0, : len(sids)].tolist()
     assert sorted(numbers) == list(range(len(sids)))
     np.testing.assert_allclose(beams.log_probs[0, : len(sids)], expected[numbers], atol=1e-5)
