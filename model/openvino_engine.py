@@ -4,6 +4,7 @@ Shapes: B contexts, W beams, P codes of a sequence from BOS on, H width, L block
 """
 
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -92,8 +93,8 @@ class OpenVinoEngine:
         shapes = [tuple(one.shape) for one in inputs]
         shapes += [(size, *one.shape[1:]) for one in memory.tensors]
         graph = build_graph(self._fused, shapes, self.precision)
-        request = self._core.compile_model(graph, "CPU", self._settings).create_infer_request()
-        return _Compiled(request, inputs, (states, kept))
+        compiled = _compile_apart(self._core, graph, self._settings)
+        return _Compiled(compiled.create_infer_request(), inputs, (states, kept))
 
 
 @dataclass
@@ -138,6 +139,16 @@ class _Compiled:
         for place, tensor in enumerate(bound, len(self.inputs)):
             self.request.set_input_tensor(place, _shared(tensor))
         self.memory, self.bound = memory, bound
+
+
+def _compile_apart(core: ov.Core, graph: ov.Model, settings: dict[str, Any]) -> ov.CompiledModel:
+    """In a thread that ends with it.
+
+    OpenVINO 2026.4 gives the thread that compiles a signal stack of its own, in memory that the model frees when it is
+    dropped: the thread's next signal, as a SIGTERM to the main one, would end the process.
+    """
+    with ThreadPoolExecutor(1) as executor:
+        return executor.submit(core.compile_model, graph, "CPU", settings).result()
 
 
 def _shared(tensor: Tensor) -> ov.Tensor:
