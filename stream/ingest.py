@@ -5,15 +5,18 @@ import logging
 from bisect import bisect_left
 from collections import Counter
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 
 from state.arrivals import Applied
+from state.errors import DamagedUsers
 from state.partition_stores import PartitionStores
 from stream.consumer import InteractionConsumer, Poll
 from stream.dead_letters import DeadLetters
 from stream.decode import Decoded, Decoder, Record, fingerprint
 from stream.errors import LeaseExpired, OffsetUnreachable
 from stream.histogram import Histogram
+from stream.set_aside import set_aside
 
 log = logging.getLogger(__name__)
 
@@ -83,9 +86,10 @@ class Ingest:
 
     async def _process(self, poll: Poll) -> None:
         """Apply a poll, unless a rebalance takes it away: then its records are read again by their owner."""
+        told: set[tuple[int, int]] = set()
         async with self._consumer.processing:
             while poll.records and self._consumer.is_current(poll):
-                if await self._consumer.holds(poll) and await self._apply_whole(poll):
+                if await self._consumer.holds(poll) and await self._apply_whole(poll, told):
                     break
                 if self._stopping:
                     return
@@ -95,8 +99,11 @@ class Ingest:
                 self._consumer.phases.applied(poll.positions)
                 self._consumer.progress.applied(poll.positions, _newest_timestamps(poll))
 
-    async def _apply_whole(self, poll: Poll) -> bool:
-        """The order of effects; returns false where the lease on the partitions ran out before the write.
+    async def _apply_whole(self, poll: Poll, told: set[tuple[int, int]]) -> bool:
+        """The order of effects; returns false where something is left to be done again.
+
+        That is where the lease on the partitions ran out before the write, or where damaged users were found, whose
+        records are to be set aside now. `told` are the letters that are written already.
 
         1. Decode.
         2. Dead letters are in their topic before the offset passes them.
@@ -107,25 +114,43 @@ class Ingest:
             decoded = await asyncio.to_thread(self._decode, poll)
         if not decoded:
             return True
-        await self._dead_letters.write([letter for part in decoded for letter in part.rejected])
+        await self._write_letters(decoded, told)
         try:
-            applied = await asyncio.to_thread(self._apply, decoded)
+            applied, done = await asyncio.to_thread(self._apply, decoded)
         except LeaseExpired:
             return False
         with self.polls.commit_s.timing():
             await self._consumer.commit(
-                {part.arrivals.partition: part.arrivals.position.next_offset for part in decoded}
+                {part.arrivals.partition: part.arrivals.position.next_offset for part in done}
             )
+        self._count(done, applied)
+        if len(done) < len(decoded):
+            return False
         self.polls.records.observe(sum(len(records) for records in poll.records.values()))
-        self._count(decoded, applied)
         return True
+
+    async def _write_letters(self, decoded: Sequence[Decoded], told: set[tuple[int, int]]) -> None:
+        letters = {
+            (letter.record.partition, letter.record.offset): letter
+            for part in decoded
+            for letter in part.letters
+        }
+        await self._dead_letters.write(
+            [letter for where, letter in letters.items() if where not in told]
+        )
+        told.update(letters)
 
     def _decode(self, poll: Poll) -> list[Decoded]:
         return [
-            self._decoder.decode(partition, unseen)
+            self._decode_part(partition, unseen)
             for partition, records in poll.records.items()
             if (unseen := self._unseen(partition, records))
         ]
+
+    def _decode_part(self, partition: int, records: Sequence[Record]) -> Decoded:
+        decoded = self._decoder.decode(partition, records)
+        quarantined = self._stores.get(partition).quarantine.users
+        return set_aside(decoded, records, quarantined) if quarantined else decoded
 
     def _unseen(self, partition: int, records: Sequence[Record]) -> Sequence[Record]:
         """Records from the stored offset on. The one before it, read again after an assignment, must be the one we know.
@@ -149,20 +174,26 @@ class Ingest:
             )
         return records[first:]
 
-    def _apply(self, decoded: Sequence[Decoded]) -> Applied:
-        total = Applied()
+    def _apply(self, decoded: Sequence[Decoded]) -> tuple[Applied, list[Decoded]]:
+        """What became of it, and the parts that are in their stores: not those with users found damaged only now."""
+        total, done = Applied(), []
         stores = [self._stores.get(part.arrivals.partition) for part in decoded]
         with self.polls.write_s.timing():
             for store, part in zip(stores, decoded, strict=True):
-                total.add(store.apply(part.arrivals, self._consumer.check_lease))
+                with suppress(
+                    DamagedUsers
+                ):  # quarantined and logged: the next try sets their records aside
+                    total.add(store.apply(part.arrivals, self._consumer.check_lease))
+                    done.append(part)
         with self.polls.flush_s.timing():
             for store in stores:
                 store.flush()
-        return total
+        return total, done
 
     def _count(self, decoded: Sequence[Decoded], applied: Applied) -> None:
         self.counters.update(applied.counts())
         self.counters["dead_letters"] += sum(len(part.rejected) for part in decoded)
+        self.counters["quarantined"] += sum(len(part.quarantined) for part in decoded)
         self.counters["future"] += sum(part.future for part in decoded)
         for part in decoded:
             if part.rejected:
