@@ -98,6 +98,17 @@ def read_bundles(store: KeyValueStore) -> BundleStates:
     )
 
 
+def put_changed_at(batch: Batch, now_ms: int) -> None:
+    """An operator's change is in the batch: copies of the store from before it do not know of it."""
+    batch.put(Family.SYSTEM, keys.BUNDLES_KEY, now_ms.to_bytes(8, "big"))
+
+
+def read_bundles_changed_at_ms(store: KeyValueStore) -> int:
+    """When an operator last changed something here; 0: never."""
+    (value,) = store.get(Family.SYSTEM, [keys.BUNDLES_KEY])
+    return int.from_bytes(value or b"", "big")
+
+
 def start_rollout(
     store: KeyValueStore, bundle_version: str, users_per_s: float, now_ms: int
 ) -> Batch:

@@ -18,6 +18,7 @@ Family `system`:
     "dirty" | user id   lifecycle boundary a summary is owed for
     "next" | user id    lifecycle boundary a summary is owed for, of the bundle that is being rolled out
     "rollout"           that bundle, and how far its rollout is (state/bundle_rollout.py)
+    "bundles"           when an operator last changed one of these (milliseconds, 8, big-endian)
     "retired" | version how far the summaries of a bundle that is not served any more are removed
     "erase" | user id   epoch of the last deletion; what it deleted may still lie in files on disk
     "backfill" | name   how far a backfill was taken (state/backfill_intake.py)
@@ -38,6 +39,7 @@ USERS_KEY = b"users"
 _DIRTY = b"dirty"
 _NEXT = b"next"
 ROLLOUT_KEY = b"rollout"
+BUNDLES_KEY = b"bundles"
 _RETIRED = b"retired"
 _ERASE = b"erase"
 _DAMAGED = b"damaged"

@@ -37,7 +37,7 @@ def _damage(path: Path, text: str, opening: bool) -> StoreDamaged | None:
     partition = int(path.name) if path.name.isdecimal() else "N"
     restore = (
         "`gemstream store verify --deep` finds the newest good checkpoint, `gemstream store restore --partition "
-        f"{partition} --offset O --discard-newer` brings it"
+        f"{partition} --checkpoint NAME --discard-newer` brings it"
     )
     if opening and not any(name in text for name in _NAMES_A_FILE):
         return StoreDamaged(
