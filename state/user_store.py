@@ -201,13 +201,15 @@ class UserStore:
         start, end = meta.first_position, meta.lifecycle_boundary
         if known is not None and start <= known.end <= end:
             start = known.end
+        chunks = read_chunks(cursor, prefix, start, end)
+        check_chunks(chunks, start, self.history.chunk_len)
         return SeenItems(
             epoch=meta.epoch,
             hole_end=self._hole_end,
             first_position=meta.first_position,
             start=start,
             end=end,
-            item_ids=distinct_items(read_chunks(cursor, prefix, start, end)),
+            item_ids=distinct_items(chunks),
         )
 
     def _if_it_holds(self, known: _Known | None, meta: UserMeta) -> _Known | None:

@@ -18,7 +18,7 @@ from state.backfill_repository import BackfillRepository, stored_file
 from state.chunk_codec import decode_rows
 from state.errors import StoreError
 from state.interaction import Rows, join_rows
-from state.key_value_store import Family, KeyValueStore, MemoryStore
+from state.key_value_store import Batch, Family, KeyValueStore, MemoryStore
 from state.object_storage import ObjectStorage
 from state.store_check import check_store
 from state.store_directory import StoreDirectory
@@ -338,3 +338,24 @@ def _rows(store: UserStore, user: str) -> Rows:
     assert stored is not None
     assert rolled is not None
     return join_rows(map(decode_rows, [*rolled.chunks, *stored.chunks, *stored.tail]))
+
+
+def test_a_damaged_live_user_is_left_out_and_stops_nobody(site: Site) -> None:
+    site.apply({"ann": make_rows([*range(100, 120)]), "bob": make_rows([*range(100, 120)])})
+    prefix = keys.user_prefix(b"ann")
+    key, value = next(site.store.database.scan(Family.USERS, prefix, keys.after(prefix)))
+    batch = Batch()
+    batch.put(Family.USERS, key, value[:-1] + bytes([value[-1] ^ 1]))
+    site.store.database.write(batch)
+    site.store.close()
+    site.store = site.open()
+    before = of_user(site.store.database, "ann")
+    site.publish(HISTORIES)
+    assert site.take() == ["histories-1"]
+    assert list(site.store.quarantine.users) == ["ann"]
+    assert of_user(site.store.database, "ann") == before
+    assert _meta(site.store, "bob").length == 20 + len(BOB)
+    assert _meta(site.store, "eve").length == len(EVE)
+    assert {each.user for each in check_store(site.store.database, SMALL, PARTITION).damage} == {
+        "ann"
+    }
