@@ -96,8 +96,9 @@ class Quarantine:
         whole = {each for each in self.users if not self._is_damaged(each, history)}
         for user_id in whole:
             self.release(batch, user_id)
-        self._store.write(batch)
-        self.released(whole)
+        if whole:
+            self._store.write(batch)
+            self.released(whole)
         for user_id in sorted(whole):
             log.warning(
                 "partition %d: user %r is whole again, and left the quarantine; `gemstream dlq replay` brings the events that "

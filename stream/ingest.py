@@ -13,7 +13,7 @@ from state.errors import DamagedUsers
 from state.partition_stores import PartitionStores
 from stream.consumer import InteractionConsumer, Poll
 from stream.dead_letters import DeadLetters
-from stream.decode import Decoded, Decoder, Record, fingerprint
+from stream.decode import Decoded, Decoder, Record, Rejected, fingerprint
 from stream.errors import LeaseExpired, OffsetUnreachable
 from stream.histogram import Histogram
 from stream.set_aside import set_aside
@@ -21,6 +21,8 @@ from stream.set_aside import set_aside
 log = logging.getLogger(__name__)
 
 _ASK_AGAIN_S = 0.1
+_LETTERS_WITHIN_S = 5.0
+"""Once the loop is to stop."""
 
 _POLL_SIZES = (1, 10, 100, 1_000, 2_000, 5_000, 10_000, 20_000, 50_000, 100_000)
 
@@ -59,7 +61,7 @@ class Ingest:
         self._dead_letters = dead_letters
         self._stores = stores
         self._on_moved = on_moved
-        self._stopping = False
+        self._stopping = asyncio.Event()
         self.counters: Counter[str] = Counter()
         """Since the process started."""
         self.polls = PollHistograms()
@@ -67,7 +69,7 @@ class Ingest:
 
     def stop(self) -> None:
         """Let `run` return after the poll in hand."""
-        self._stopping = True
+        self._stopping.set()
 
     async def run(self) -> None:
         """Ingest until stopped. Not to be cancelled: a poll in hand must be applied whole.
@@ -77,7 +79,7 @@ class Ingest:
         """
         applying = asyncio.create_task(self._process(Poll(generation=0)))
         try:
-            while not self._stopping:
+            while not self._stopping.is_set():
                 poll = await self._consumer.poll()
                 await applying
                 applying = asyncio.create_task(self._process(poll))
@@ -91,7 +93,7 @@ class Ingest:
             while poll.records and self._consumer.is_current(poll):
                 if await self._consumer.holds(poll) and await self._apply_whole(poll, told):
                     break
-                if self._stopping:
+                if self._stopping.is_set():
                     return
                 await asyncio.sleep(_ASK_AGAIN_S)
             if self._consumer.is_current(poll):
@@ -102,8 +104,9 @@ class Ingest:
     async def _apply_whole(self, poll: Poll, told: set[tuple[int, int]]) -> bool:
         """The order of effects; returns false where something is left to be done again.
 
-        That is where the lease on the partitions ran out before the write, or where damaged users were found, whose
-        records are to be set aside now. `told` are the letters that are written already.
+        That is where the lease on the partitions ran out before the write, where damaged users were found, whose
+        records are to be set aside now, or where the loop stops and the broker takes no letters. `told` are the letters
+        that are written already.
 
         1. Decode.
         2. Dead letters are in their topic before the offset passes them.
@@ -114,7 +117,8 @@ class Ingest:
             decoded = await asyncio.to_thread(self._decode, poll)
         if not decoded:
             return True
-        await self._write_letters(decoded, told)
+        if not await self._write_letters(decoded, told):
+            return False
         try:
             applied, done = await asyncio.to_thread(self._apply, decoded)
         except LeaseExpired:
@@ -129,16 +133,31 @@ class Ingest:
         self.polls.records.observe(sum(len(records) for records in poll.records.values()))
         return True
 
-    async def _write_letters(self, decoded: Sequence[Decoded], told: set[tuple[int, int]]) -> None:
+    async def _write_letters(self, decoded: Sequence[Decoded], told: set[tuple[int, int]]) -> bool:
         letters = {
             (letter.record.partition, letter.record.offset): letter
             for part in decoded
             for letter in part.letters
         }
-        await self._dead_letters.write(
-            [letter for where, letter in letters.items() if where not in told]
-        )
+        new = [letter for where, letter in letters.items() if where not in told]
+        if new and not await self._written(new):
+            return False
         told.update(letters)
+        return True
+
+    async def _written(self, letters: Sequence[Rejected]) -> bool:
+        """Whether they are in their topic: the client tries for ever, a loop that stops does not wait so long."""
+        writing = asyncio.create_task(self._dead_letters.write(letters))
+        stopping = asyncio.create_task(self._stopping.wait())
+        await asyncio.wait([writing, stopping], return_when=asyncio.FIRST_COMPLETED)
+        stopping.cancel()
+        await asyncio.wait([writing], timeout=_LETTERS_WITHIN_S)
+        if writing.done():
+            writing.result()
+            return True
+        writing.cancel()
+        log.warning("%d dead letters are not written, and their poll is read again", len(letters))
+        return False
 
     def _decode(self, poll: Poll) -> list[Decoded]:
         return [

@@ -1,0 +1,83 @@
+"""A node that ends while it waits for the broker: a question or a letter under way must not keep it."""
+
+import asyncio
+import uuid
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from aiokafka import AIOKafkaConsumer, TopicPartition
+
+from services.local_kafka import RunningKafka
+from stream import ingest
+from stream.decode import Rejected
+from stream.topics import TopicsConfig, partition_of
+from tests.stream.nodes import Node, produce
+
+pytestmark = pytest.mark.broker
+
+
+async def test_a_question_under_way_does_not_keep_a_consumer_from_stopping(
+    kafka: RunningKafka, topics: TopicsConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The client asks for committed offsets again and again, also once its connections are closed."""
+    asked, go = asyncio.Event(), asyncio.Event()
+    committed = AIOKafkaConsumer.committed
+
+    async def slow(self: AIOKafkaConsumer, where: TopicPartition) -> Any:
+        asked.set()
+        await go.wait()
+        return await committed(self, where)
+
+    monkeypatch.setattr(AIOKafkaConsumer, "committed", slow)
+    node = Node(kafka.bootstrap, topics, tmp_path, f"state-{uuid.uuid4().hex[:8]}")
+    await node.consumer.start()
+    async with asyncio.timeout(30):
+        await asked.wait()
+    stopping = asyncio.create_task(node.consumer.stop())
+    await asyncio.sleep(0)
+    consumer_closed = asyncio.create_task(_closed(node))
+    await asyncio.wait([consumer_closed], timeout=10)
+    go.set()
+    try:
+        async with asyncio.timeout(10):
+            await stopping
+    finally:
+        node.stores.close_all()
+
+
+class _NobodyTakesThem:
+    """As DeadLetters while the broker is away: the client tries for ever."""
+
+    def __init__(self) -> None:
+        self.asked = asyncio.Event()
+
+    async def write(self, rejected: Sequence[Rejected]) -> None:
+        self.asked.set()
+        await asyncio.Event().wait()
+
+
+async def test_letters_that_nobody_takes_do_not_keep_the_loop_from_stopping(
+    kafka: RunningKafka, topics: TopicsConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ingest, "_LETTERS_WITHIN_S", 0.1)
+    await produce(kafka.bootstrap, topics.interactions, [(b"ann", b"rubbish")])
+    node = Node(kafka.bootstrap, topics, tmp_path, f"state-{uuid.uuid4().hex[:8]}")
+    letters: Any = _NobodyTakesThem()
+    node.ingest._dead_letters = letters
+    await node.consumer.start()
+    running = asyncio.create_task(node.ingest.run())
+    async with asyncio.timeout(30):
+        await letters.asked.wait()
+        node.ingest.stop()
+        await running
+        partition = partition_of("ann", topics.num_partitions)
+        assert node.stores.get(partition).position() is None, "read again by whoever comes next"
+        await node.consumer.stop()
+    node.stores.close_all()
+
+
+async def _closed(node: Node) -> None:
+    while node.consumer._consumer is not None:
+        await asyncio.sleep(0.01)
