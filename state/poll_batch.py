@@ -12,7 +12,7 @@ from state import keys
 from state.append import append_newer
 from state.arrivals import Applied, Arrivals, Deletion, Position
 from state.chunk_codec import decode_rows, encode_rows
-from state.errors import CorruptValue, StoreDamaged
+from state.errors import CorruptValue, StoreDamaged, UnknownFormat
 from state.fold import Fold
 from state.forgotten_codec import decode_forgotten, encode_forgotten
 from state.forgotten_items import NOTHING_FORGOTTEN, ForgottenItems
@@ -137,12 +137,10 @@ class PollBatch:
 
     def _unreadable(self, users: Sequence[bytes], slots: _Slots) -> _Slots:
         """The slots of users who are not simply appended to: quarantined, or without a head that can be read."""
-        if not self._quarantined and not self._table.damaged:
+        unreadable = {*map(str.encode, self._quarantined), *self._table.damaged}
+        if not unreadable:
             return np.empty(0, np.int64)
-        return np.array(
-            [slot for user, slot in zip(users, slots.tolist(), strict=True) if self._reason(user)],
-            np.int64,
-        )
+        return slots[np.fromiter((user in unreadable for user in users), np.bool_, len(users))]
 
     def _reason(self, user: bytes) -> str | None:
         """Why a user is not to be read; None: nothing is known against it."""
@@ -170,6 +168,8 @@ class PollBatch:
                 raise
             except CorruptValue as error:
                 reason = str(error)
+            except UnknownFormat as error:
+                raise UnknownFormat(f"user {user.decode()!r}, {error}") from error
         if reason is None:
             return
         if share.erased_by is None:

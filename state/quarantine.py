@@ -56,21 +56,23 @@ class Quarantine:
 
     def add(self, reasons: Mapping[str, str]) -> None:
         """Mark users; durable when it returns. Raises CorruptValue where there are too many, and marks nobody then."""
-        new = {user_id: why for user_id, why in reasons.items() if user_id not in self.users}
-        if len(self.users) + len(new) > MAX_USERS:
-            raise CorruptValue(
-                f"{len(self.users) + len(new):,} users are damaged, more than {MAX_USERS:,}: the "
-                f"store is ({DamagedUsers(self._partition, reasons)}); stop the node and keep a copy; `gemstream store verify "
-                f"--deep` finds the newest good checkpoint, `gemstream store restore --partition {self._partition} "
-                "--checkpoint NAME --discard-newer` brings it"
-            )
-        batch, since_ms = Batch(), time.time_ns() // 1_000_000
-        for user_id, why in new.items():
-            mark = json.dumps({"reason": why, "since_ms": since_ms}).encode()
-            batch.put(Family.SYSTEM, keys.damaged_key(user_id.encode()), mark)
-        self._store.write(batch)
-        self._store.flush()
         with self._lock:
+            new = {user_id: why for user_id, why in reasons.items() if user_id not in self.users}
+            if not new:
+                return
+            if len(self.users) + len(new) > MAX_USERS:
+                raise CorruptValue(
+                    f"{len(self.users) + len(new):,} users are damaged, more than {MAX_USERS:,}: the "
+                    f"store is ({DamagedUsers(self._partition, reasons)}); stop the node and keep a copy; `gemstream store verify "
+                    f"--deep` finds the newest good checkpoint, `gemstream store restore --partition {self._partition} "
+                    "--checkpoint NAME --discard-newer` brings it"
+                )
+            batch, since_ms = Batch(), time.time_ns() // 1_000_000
+            for user_id, why in new.items():
+                mark = json.dumps({"reason": why, "since_ms": since_ms}).encode()
+                batch.put(Family.SYSTEM, keys.damaged_key(user_id.encode()), mark)
+            self._store.write(batch)
+            self._store.flush()
             self.users = {**self.users, **new}
         for user_id, why in new.items():
             log.error(

@@ -7,7 +7,7 @@ from itertools import takewhile
 
 from state import keys
 from state.chunk_codec import check_rows, encode_records
-from state.errors import CorruptValue, StoreDamaged
+from state.errors import CorruptValue, StoreDamaged, UnknownFormat
 from state.head_codec import decode_head
 from state.interaction import Rows
 from state.key_value_store import Cursor, Family, KeyValueStore
@@ -95,13 +95,13 @@ def check_chunks(chunks: Sequence[bytes], start: int, chunk_len: int) -> None:
 
 @contextmanager
 def naming(record: str) -> Iterator[None]:
-    """Let a CorruptValue say which record of the user it is about."""
+    """Let a CorruptValue or UnknownFormat say which record of the user it is about."""
     try:
         yield
     except StoreDamaged:
         raise
-    except CorruptValue as error:
-        raise CorruptValue(f"{record}: {error}") from error
+    except (CorruptValue, UnknownFormat) as error:
+        raise type(error)(f"{record}: {error}") from error
 
 
 def user_records(store: KeyValueStore, user: bytes) -> list[tuple[bytes, bytes]]:

@@ -9,7 +9,7 @@ from typing import TypeVar
 from state import keys
 from state.arrivals import Applied, Arrivals, Hole, Position
 from state.bundle_rollout import BundleStates, read_bundles
-from state.errors import CorruptValue, DamagedUsers
+from state.errors import CorruptValue, DamagedUsers, UnknownFormat
 from state.head_codec import decode_head
 from state.head_table import HeadTable
 from state.key_value_store import Batch, Family, KeyValueStore
@@ -103,8 +103,8 @@ class UserStore:
                 self._store.write(poll.batch)
             except BaseException as error:
                 self._table.clear()
-                if type(error) is CorruptValue:
-                    raise CorruptValue(f"partition {self.partition}, {error}") from error
+                if type(error) in (CorruptValue, UnknownFormat):
+                    raise type(error)(f"partition {self.partition}, {error}") from error
                 raise
             self.quarantine.released(poll.erased)
         return poll.applied
