@@ -30,6 +30,7 @@ log = logging.getLogger(__name__)
 _Answer = TypeVar("_Answer")
 
 _COMMIT_TIMEOUT_S = 5.0
+_CLOSE_WITHIN_S = 10.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -130,7 +131,12 @@ class InteractionConsumer(ConsumerRebalanceListener):  # type: ignore[misc]  # a
         self._stopping.set()
         if self._consumer is not None:
             consumer, self._consumer = self._consumer, None
-            await close_consumer(consumer)
+            try:
+                async with asyncio.timeout(_CLOSE_WITHIN_S):
+                    await close_consumer(consumer)
+            except TimeoutError:  # it waits for an answer of the broker
+                log.warning("the group is left without a word: the broker does not answer")
+                await consumer._client.close()
         await asyncio.gather(*self._opening)
 
     async def poll(self) -> Poll:
