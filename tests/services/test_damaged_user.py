@@ -1,6 +1,8 @@
 """A user whose stored bytes are damaged, as callers and operators meet him: DATA_LOSS, never a fault of ours."""
 
 import asyncio
+from types import SimpleNamespace
+from typing import Any
 
 import grpc
 import grpc.aio
@@ -8,13 +10,15 @@ import pytest
 
 from protos import admin_pb2, admin_pb2_grpc, recommender_pb2 as wire, state_pb2
 from protos.state_pb2_grpc import StateServiceStub
+from services.backfill_job import Made, _compressed
 from services.clients import StateClient
 from services.errors import DataLoss
 from state import keys
-from state.key_value_store import Batch, Family
+from state.key_value_store import Batch, Family, MemoryStore
 from tests.services.calls import call
-from tests.services.nodes import FakeOwner, recommending
+from tests.services.nodes import FakeOwner, SumCompressor, recommending
 from tests.services.test_grpc_services import recommend
+from tests.state.builders import SMALL
 
 
 def owner_of_ann(damaged: bytes = keys.HEAD) -> FakeOwner:
@@ -90,3 +94,22 @@ async def test_an_operator_sees_him_and_deletes_him() -> None:
     assert "ann" in stats.stdout
     assert (done.code, done.stdout.strip()) == (0, "user ann is deleted")
     assert after.code == 3
+
+
+def test_a_recompression_leaves_him_out() -> None:
+    owner = owner_of_ann(keys.CHUNK)
+    database, users = MemoryStore(), owner.store_of("ann").database
+    for family in Family:  # both users in one partition
+        for store in (owner.store_of("bob").database, users):
+            batch = Batch()
+            for key, value in store.scan(family, b"", b"\xff"):
+                batch.put(family, key, value)
+            database.write(batch)
+    batch = Batch()
+    batch.delete(Family.SYSTEM, keys.FORMAT_KEY)
+    database.write(batch)
+    plan: Any = SimpleNamespace(settings=SimpleNamespace(history=SMALL))
+    made = Made()
+    compressed = dict(_compressed(database, plan, 0, SumCompressor(), made))
+    assert {keys.split_user_key(key)[0] for key in compressed} == {b"bob"}
+    assert (made.users, made.summaries) == (1, 1)
