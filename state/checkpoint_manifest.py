@@ -98,6 +98,11 @@ def is_manifest_name(name: str) -> bool:
     return _NAME.fullmatch(name) is not None
 
 
+def short_name(name: str) -> str:
+    """The name without what it has for sorting, for people."""
+    return f"{offset_of(name)}-{created_at_ms_of(name)}"
+
+
 def offset_of(name: str) -> int:
     """The next offset of the checkpoint called `name`."""
     return int(name[:20])

@@ -28,7 +28,7 @@ from services.cli.output import (
     time_text,
 )
 from services.settings import Settings, load_settings
-from state.checkpoint_manifest import created_at_ms_of, offset_of
+from state.checkpoint_manifest import created_at_ms_of, offset_of, short_name
 from state.checkpoint_repository import CheckpointRepository
 from state.errors import DamagedCheckpoint, UnknownFormat
 
@@ -103,12 +103,11 @@ def list_checkpoints(
         return
     print_table(
         f"{len(found)} checkpoints of {repository.topic} at {repository.shown_uri}",
-        ["partition", "checkpoint", "next offset", "taken at", "age", "files", "size", ""],
+        ["partition", "checkpoint", "taken at", "age", "files", "size", ""],
         [
             (
                 each["partition"],
                 each["checkpoint"],
-                each["next_offset"],
                 time_text(each["created_at_ms"]),
                 age_text(each["created_at_ms"]),
                 each.get("files", "?"),
@@ -117,6 +116,7 @@ def list_checkpoints(
             )
             for each in found
         ],
+        unbroken="checkpoint",
     )
 
 
@@ -172,7 +172,7 @@ def restore(
         )
     restored = []
     for each, (found, newer) in chosen.items():
-        people.print(f"partition {each}: restoring checkpoint {found} ...")
+        people.print(f"partition {each}: restoring checkpoint {short_name(found)} ...")
         try:
             manifest = restorer.restore(each, found, whole=check)
         except (DamagedCheckpoint, UnknownFormat) as error:
@@ -185,7 +185,7 @@ def restore(
         restored.append(
             {
                 "partition": each,
-                "checkpoint": found,
+                "checkpoint": short_name(found),
                 "next_offset": manifest.next_offset,
                 "created_at_ms": manifest.created_at_ms,
                 "files": len(manifest.files),
@@ -263,10 +263,10 @@ def _choose(
         found = _newest_without_damage(repository, partition, names)
         return found, names[: names.index(found)]
     for rank, name in enumerate(names):
-        if name == wanted or (wanted is None and offset_of(name) == offset):
+        if wanted in (name, short_name(name)) or (wanted is None and offset_of(name) == offset):
             return name, names[:rank]
     what = f" {wanted}" if wanted is not None else "" if offset is None else f" at offset {offset}"
-    there = f"; there are {', '.join(names) or 'none'}" if what else ""
+    there = f"; there are {', '.join(map(short_name, names)) or 'none'}" if what else ""
     raise CommandError(
         f"partition {partition} has no checkpoint{what}{there}", CommandError.NOT_FOUND
     )
@@ -279,14 +279,16 @@ def _newest_without_damage(
     for name in names:
         if (damage := repository.damage(partition, name)) is None:
             return name
-        people.print(f"partition {partition}: checkpoint {name} is passed over: {damage}")
+        people.print(
+            f"partition {partition}: checkpoint {short_name(name)} is passed over: {damage}"
+        )
     return names[0]
 
 
 def _listed(repository: CheckpointRepository, partition: int, name: str) -> dict[str, Any]:
     about: dict[str, Any] = {
         "partition": partition,
-        "checkpoint": name,
+        "checkpoint": short_name(name),
         "next_offset": offset_of(name),
         "created_at_ms": created_at_ms_of(name),
     }
