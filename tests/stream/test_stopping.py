@@ -10,8 +10,9 @@ import pytest
 from aiokafka import AIOKafkaConsumer, TopicPartition
 
 from services.local_kafka import RunningKafka
-from stream import ingest
+from stream import consumer, ingest
 from stream.decode import Rejected
+from stream.topic_reader import close_consumer
 from stream.topics import TopicsConfig, partition_of
 from tests.stream.nodes import Node, produce
 
@@ -30,21 +31,24 @@ async def test_a_question_under_way_does_not_keep_a_consumer_from_stopping(
         await go.wait()
         return await committed(self, where)
 
+    closed = asyncio.Event()
+
+    async def closing(client: AIOKafkaConsumer) -> None:
+        await close_consumer(client)
+        closed.set()
+
     monkeypatch.setattr(AIOKafkaConsumer, "committed", slow)
+    monkeypatch.setattr(consumer, "close_consumer", closing)
     node = Node(kafka.bootstrap, topics, tmp_path, f"state-{uuid.uuid4().hex[:8]}")
     await node.consumer.start()
     async with asyncio.timeout(30):
         await asked.wait()
-    stopping = asyncio.create_task(node.consumer.stop())
-    await asyncio.sleep(0)
-    consumer_closed = asyncio.create_task(_closed(node))
-    await asyncio.wait([consumer_closed], timeout=10)
+        stopping = asyncio.create_task(node.consumer.stop())
+        await closed.wait()
     go.set()
-    try:
-        async with asyncio.timeout(10):
-            await stopping
-    finally:
-        node.stores.close_all()
+    async with asyncio.timeout(5):
+        await stopping
+    node.stores.close_all()
 
 
 class _NobodyTakesThem:
@@ -76,8 +80,3 @@ async def test_letters_that_nobody_takes_do_not_keep_the_loop_from_stopping(
         assert node.stores.get(partition).position() is None, "read again by whoever comes next"
         await node.consumer.stop()
     node.stores.close_all()
-
-
-async def _closed(node: Node) -> None:
-    while node.consumer._consumer is not None:
-        await asyncio.sleep(0.01)
