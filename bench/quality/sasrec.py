@@ -11,7 +11,7 @@ from torch import Tensor
 from bench.quality.full_softmax import full_softmax_loss
 from bench.quality.neural_fit import Fit, Judgement, Schedule
 from bench.quality.sasrec_network import SasrecConfig, SasrecNetwork
-from bench.quality.sequences import (
+from bench.quality.windows import (
     PADDING,
     Batch,
     Contexts,

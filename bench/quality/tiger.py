@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from bench.quality.neural_fit import Fit, Judgement, Schedule
-from bench.quality.sequences import PADDING, Contexts, find_places, pad
+from bench.quality.windows import PADDING, Contexts, find_places, pad
 from bench.quality.task import Budget, ItemIds, Task
 from bench.quality.tiger_network import Encoded, TigerConfig, TigerNetwork
 from bench.quality.validation import mean_ndcg, validation_sample
