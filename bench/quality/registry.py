@@ -16,6 +16,8 @@ RANKERS = {
     "popularity": "bench.quality.counts:popularity",
     "own_counts_500": "bench.quality.counts:own_counts_500",
     "best_counts": "bench.quality.counts:best_counts",
+    "sasrec": "bench.quality.sasrec:Sasrec",
+    "tiger": "bench.quality.tiger:Tiger",
     "gemstream": "bench.quality.gemstream_ranker:Gemstream",
 }
 
