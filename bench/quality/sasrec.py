@@ -11,6 +11,8 @@ from torch import Tensor
 from bench.quality.full_softmax import full_softmax_loss
 from bench.quality.neural_fit import Fit, Judgement, Schedule
 from bench.quality.sasrec_network import SasrecConfig, SasrecNetwork
+from bench.quality.task import NUM_RANKED, Budget, ItemIds, Task
+from bench.quality.validation import mean_ndcg, validation_sample
 from bench.quality.windows import (
     PADDING,
     Batch,
@@ -20,8 +22,6 @@ from bench.quality.windows import (
     find_places,
     pad,
 )
-from bench.quality.task import NUM_RANKED, Budget, ItemIds, Task
-from bench.quality.validation import mean_ndcg, validation_sample
 from model.training.histories import Index, build_histories
 
 _RANK_BATCH = 128
@@ -39,14 +39,18 @@ class SasrecSettings:
     """Products in bfloat16; weights stay float32."""
 
 
-SHORT = SasrecSettings(network=SasrecConfig(), schedule=Schedule(learning_rate=1e-3))
+SHORT = SasrecSettings(
+    network=SasrecConfig(dropout=0.3), schedule=Schedule(learning_rate=3e-3, num_judgements=12)
+)
 """Sequences of a few items (Amazon)."""
 LONG = SasrecSettings(
     network=SasrecConfig(max_len=200, dropout=0.2), schedule=Schedule(learning_rate=2e-3)
 )
 """Hundreds of interactions (MovieLens)."""
 BASKETS = SasrecSettings(
-    network=SasrecConfig(max_len=256, dropout=0.2), schedule=Schedule(learning_rate=2e-3)
+    network=SasrecConfig(max_len=256, dropout=0.2),
+    schedule=Schedule(learning_rate=2e-3, num_judgements=10),
+    validation_cuts=1000,
 )
 """Baskets of many items, and repeats (Complete Journey)."""
 

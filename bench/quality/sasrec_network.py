@@ -20,6 +20,8 @@ class SasrecConfig:
     ffn_width: int = 256
     max_len: int = 50
     dropout: float = 0.4
+    initial_std: float = 0.02
+    """Of embeddings."""
     gap_buckets: int = 0
     """Embeddings of the time since the interaction before, by powers of two of hours; 0: none."""
 
@@ -38,7 +40,7 @@ class SasrecNetwork(nn.Module):
         self.norm = nn.LayerNorm(config.width)
         self.dropout = nn.Dropout(config.dropout)
         for table in (self.items, self.places, self.gaps):
-            nn.init.trunc_normal_(table.weight, std=config.width**-0.5)
+            nn.init.trunc_normal_(table.weight, std=config.initial_std)
 
     def table(self) -> Tensor:
         """[N, W]."""

@@ -10,36 +10,40 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 from torch.nn import functional
 
 from bench.quality.neural_fit import Fit, Judgement, Schedule
-from bench.quality.windows import PADDING, Contexts, find_places, pad
 from bench.quality.task import Budget, ItemIds, Task
 from bench.quality.tiger_network import Encoded, TigerConfig, TigerNetwork
 from bench.quality.validation import mean_ndcg, validation_sample
+from bench.quality.windows import (
+    PADDING,
+    Batch,
+    Contexts,
+    Sequences,
+    WindowBatches,
+    find_places,
+    pad,
+)
 from model.tokenizer.fitting import fit_tokenizer
 from model.tokenizer.item_vectors import ItemVectorConfig
 from model.training.config import TrainConfig
-from model.training.histories import Histories, Index, build_histories
+from model.training.histories import Index, build_histories
 from model.training.item_blocks import build_item_vectors
 from model.trie import Trie
-
-_POOL_BATCHES = 50
-"""So many batches are drawn together and cut by length."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class TigerSettings:
     """One kind of data."""
 
-    network: TigerConfig = TigerConfig()
-    schedule: Schedule = Schedule(learning_rate=1e-3, weight_decay=0.01, num_judgements=10)
-    batch_size: int = 256
-    """Contexts per step."""
-    max_targets: int = 8
-    """Items of a basket that are decoded per context; drawn where there are more."""
+    network: TigerConfig
+    schedule: Schedule
+    batch_items: int = 1024
+    """Interactions per step, padding included."""
     beam_width: int = 64
     rank_batch: int = 32
     validation_cuts: int = 1000
@@ -47,8 +51,9 @@ class TigerSettings:
     bf16: bool = True
 
 
-NEXT_ITEM = TigerSettings()
-BASKETS = TigerSettings(network=TigerConfig(max_items=50), batch_size=64)
+_SCHEDULE = Schedule(learning_rate=3e-3, weight_decay=0.01, num_judgements=10)
+NEXT_ITEM = TigerSettings(network=TigerConfig(), schedule=_SCHEDULE)
+BASKETS = TigerSettings(network=TigerConfig(max_items=50), schedule=_SCHEDULE)
 """Baskets of many items, and repeats (Complete Journey)."""
 
 
@@ -113,14 +118,30 @@ def semantic_ids(task: Task, seed: int) -> Index:
 
 
 @dataclass(frozen=True)
-class _Batch:
-    codes_BLD: Index
-    targets_BSD: Index
-    weights_BS: np.ndarray
+class Targets:
+    """What the windows of a batch predict, padded with weight 0."""
+
+    items_BS: Index
+    num_items_BS: Index
+    """How many items of the window are its context."""
+    weights_BS: npt.NDArray[np.float32]
+
+
+def arrange_targets(batch: Batch) -> Targets:
+    """By window."""
+    windows, positions = np.divmod(batch.rows[batch.target_rows], batch.items_BL.shape[1])
+    counts = np.bincount(windows, minlength=len(batch.items_BL))
+    within = np.arange(len(windows)) - np.repeat(np.cumsum(counts) - counts, counts)
+    items = np.zeros((len(counts), counts.max()), np.int64)
+    num_items, weights = np.ones_like(items), np.zeros(items.shape, np.float32)
+    items[windows, within] = batch.targets
+    num_items[windows, within] = positions + 1
+    weights[windows, within] = batch.weights
+    return Targets(items, num_items, weights)
 
 
 class _Training:
-    """What `Fit` asks for: every basket but a user's first, in random order, with the items of it as targets."""
+    """What `Fit` asks for: windows of histories, each position of which predicts as in `windows`."""
 
     def __init__(
         self, task: Task, catalogue: SidCatalogue, settings: TigerSettings, seed: int
@@ -128,63 +149,42 @@ class _Training:
         ids = task.items.item_ids
         self._task, self._catalogue, self._settings = task, catalogue, settings
         self._random = np.random.default_rng(seed)
-        self._histories = build_histories(task.training)
-        self._places = find_places(self._histories.rows["item_id"], ids)
-        self._training_cuts = _cuts(self._histories, self._places)
-        self._training_contexts = Contexts(self._histories, ids)
+        self._batches = WindowBatches(
+            Sequences.of(build_histories(task.training), ids),
+            settings.network.max_items,
+            settings.batch_items,
+        )
         self.network = TigerNetwork(settings.network, catalogue.codebook_sizes)
         self._cuts = validation_sample(task, settings.validation_cuts)
         self._targets = [find_places(task.targets(cut), ids) for cut in self._cuts.tolist()]
         contexts = Contexts(task.histories, ids)
         self._ranking = _Ranking(self.network, catalogue, contexts, settings)
 
-    def batches(self) -> Iterator[_Batch]:
-        cuts, size = self._random.permutation(self._training_cuts), self._settings.batch_size
-        for first in range(0, len(cuts), _POOL_BATCHES * size):
-            pool = self._histories.by_length(cuts[first : first + _POOL_BATCHES * size])
-            batches = [pool[i : i + size] for i in range(0, len(pool), size)]
-            self._random.shuffle(batches)
-            yield from map(self._batch, batches)
+    def batches(self) -> Iterator[Batch]:
+        return self._batches.epoch(self._random)
 
-    def _batch(self, cuts: Index) -> _Batch:
-        newest = [self._training_contexts.newest(cut, self._max_items)[0] for cut in cuts.tolist()]
-        targets = [self._drawn_targets(cut) for cut in cuts.tolist()]
-        padded = pad(targets, PADDING)
-        weights = (padded >= 0) / np.maximum((padded >= 0).sum(1, keepdims=True), 1)
-        codes = self._catalogue.codes_ND
-        return _Batch(_codes(codes, pad(newest, PADDING)), codes[np.maximum(padded, 0)], weights)
-
-    @property
-    def _max_items(self) -> int:
-        return self._settings.network.max_items
-
-    def _drawn_targets(self, cut: int) -> Index:
-        places = self._places[cut : int(self._histories.basket_end[cut])]
-        places = np.unique(places[places >= 0])
-        if len(places) > self._settings.max_targets:
-            places = self._random.choice(places, self._settings.max_targets, replace=False)
-        return places
-
-    def loss(self, batch: _Batch) -> Tensor:
-        """Mean over contexts of -log P(SID)."""
-        network = self.network
-        targets = torch.from_numpy(batch.targets_BSD)
+    def loss(self, batch: Batch) -> Tensor:
+        """Mean over baskets of the mean over their items of -log P(SID)."""
+        network, codes = self.network, self._catalogue.codes_ND
+        targets = arrange_targets(batch)
+        sids = torch.from_numpy(codes[targets.items_BS])
         with torch.autocast("cpu", torch.bfloat16, enabled=self._settings.bf16):
-            encoded = network.encode(torch.from_numpy(batch.codes_BLD))
-            hidden = network.decode(targets[..., :-1], encoded)
+            encoded = network.encode(
+                torch.from_numpy(_codes(codes, batch.items_BL)),
+                torch.from_numpy(targets.num_items_BS),
+            )
+            hidden = network.decode(sids[..., :-1], encoded)
             logits = [network.logits(hidden[:, :, i], i) for i in range(network.num_levels)]
         losses = [
-            functional.cross_entropy(of_level.float().movedim(-1, 1), targets[..., i], reduction="none")
-            for i, of_level in enumerate(logits)
+            functional.cross_entropy(logits_BSK.float().flatten(0, 1), sids[..., i].flatten(), reduction="none")
+            for i, logits_BSK in enumerate(logits)
         ]  # fmt: skip
-        weights = torch.from_numpy(batch.weights_BS).float()
-        return (torch.stack(losses).sum(0) * weights).sum() / len(targets)
+        weights = torch.from_numpy(targets.weights_BS).flatten()
+        return torch.stack(losses).sum(0) @ weights / len(batch.rows)
 
     def quality(self) -> float:
         width = self._settings.validation_beam_width
-        return mean_ndcg(
-            self._ranking.places(self._cuts, width, self._task.repeats), self._targets
-        )
+        return mean_ndcg(self._ranking.places(self._cuts, width, self._task.repeats), self._targets)
 
 
 @dataclass(frozen=True)
@@ -201,13 +201,14 @@ class _Ranking:
         for first in range(0, len(cuts), self.settings.rank_batch):
             batch = cuts[first : first + self.settings.rank_batch].tolist()
             max_items = self.settings.network.max_items
-            newest = pad([self.contexts.newest(cut, max_items)[0] for cut in batch], PADDING)
-            codes = torch.from_numpy(_codes(self.catalogue.codes_ND, newest))
+            newest = [self.contexts.newest(cut, max_items)[0] for cut in batch]
+            codes = torch.from_numpy(_codes(self.catalogue.codes_ND, pad(newest, PADDING)))
+            lengths = torch.tensor([[len(items)] for items in newest])
             with (
                 torch.inference_mode(),
                 torch.autocast("cpu", torch.bfloat16, enabled=self.settings.bf16),
             ):
-                encoded = self.network.encode(codes)
+                encoded = self.network.encode(codes, lengths)
                 sids, _ = constrained_beams(self.network, self.catalogue.trie, encoded, beam_width)
             for found, cut in zip(sids, batch, strict=True):
                 best: Any = self.catalogue.place_of_sid[found[found >= 0].numpy()]
@@ -234,15 +235,6 @@ def constrained_beams(
         before = codes.gather(1, parents[..., None].expand(-1, -1, codes.shape[-1]))
         codes = torch.cat([before, chosen[..., None]], 2)
     return nodes.where(scores > -torch.inf, -1), scores
-
-
-def _cuts(histories: Histories, places: Index) -> Index:
-    """Starts of baskets with a ranked item and anything before them."""
-    ends = histories.basket_end
-    cuts = np.unique(ends - histories.basket_size)
-    ranked = np.append(0, np.cumsum(places >= 0))
-    found = ranked[ends[cuts]] > ranked[cuts]
-    return cuts[found & (cuts > histories.user_start[cuts])]
 
 
 def _codes(codes_ND: Index, places_BL: Index) -> Index:

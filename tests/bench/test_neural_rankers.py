@@ -15,8 +15,15 @@ from bench.quality.registry import make_ranker
 from bench.quality.sasrec import Sasrec, SasrecSettings
 from bench.quality.sasrec_network import SasrecConfig, SasrecNetwork
 from bench.quality.task import Budget, Ranker, Task
-from bench.quality.tiger import SidCatalogue, Tiger, TigerSettings, constrained_beams
+from bench.quality.tiger import (
+    SidCatalogue,
+    Tiger,
+    TigerSettings,
+    arrange_targets,
+    constrained_beams,
+)
 from bench.quality.tiger_network import TigerConfig, TigerNetwork
+from bench.quality.windows import Batch
 from tests.bench.planted import planted_task
 
 BUDGET = Budget(minutes=1, seed=0, num_threads=1)
@@ -31,7 +38,7 @@ def sasrec(steps: int, seed: int = 0) -> Sasrec:
 def tiger(steps: int) -> Tiger:
     network = TigerConfig(width=32, num_heads=2, ffn_width=32, num_layers=1, max_items=4, dropout=0)
     schedule = Schedule(learning_rate=1e-2, max_steps=steps, num_judgements=4)
-    settings = TigerSettings(network=network, schedule=schedule, batch_size=64, bf16=False)
+    settings = TigerSettings(network=network, schedule=schedule, batch_items=128, bf16=False)
     return Tiger(replace(settings, validation_cuts=100, validation_beam_width=5))
 
 
@@ -109,8 +116,12 @@ def test_loss_and_gradients_are_those_of_a_plain_softmax(dtype: torch.dtype) -> 
         assert error < tolerance
 
 
+Tiny = tuple[TigerNetwork, SidCatalogue, Tensor]
+LENGTHS = torch.tensor([[4], [2], [0]])
+
+
 @pytest.fixture
-def tiny() -> tuple[TigerNetwork, SidCatalogue, Tensor]:
+def tiny() -> Tiny:
     """Random weights, 30 items of few SIDs, three histories of which one is empty."""
     torch.manual_seed(0)
     random = np.random.default_rng(0)
@@ -123,11 +134,11 @@ def tiny() -> tuple[TigerNetwork, SidCatalogue, Tensor]:
     return network, catalogue, codes
 
 
-def test_beams_are_the_best_of_all_items(tiny: tuple[TigerNetwork, SidCatalogue, Tensor]) -> None:
+def test_beams_are_the_best_of_all_items(tiny: Tiny) -> None:
     network, catalogue, history = tiny
     sids = torch.from_numpy(catalogue.codes_ND)
     with torch.inference_mode():
-        encoded = network.encode(history)
+        encoded = network.encode(history, LENGTHS)
         hidden = network.decode(sids.expand(3, -1, -1)[..., :-1], encoded)
         scores = sum(
             network.logits(hidden[:, :, level], level)
@@ -144,18 +155,37 @@ def test_beams_are_the_best_of_all_items(tiny: tuple[TigerNetwork, SidCatalogue,
     assert (found[:, 30:] == -1).all()
 
 
-def test_padding_does_not_change_what_is_decoded(
-    tiny: tuple[TigerNetwork, SidCatalogue, Tensor],
-) -> None:
-    network, catalogue, history = tiny
+def test_a_sequence_knows_its_own_context_alone(tiny: Tiny) -> None:
+    network, _, history = tiny
+    prefixes, lengths = history.new_zeros(3, 2, 1), torch.tensor([[4, 2], [2, 1], [0, 0]])
+    changed = history.clone()
+    changed[0, 2:], changed[1, 1:] = history[0, 0], history[0, 1]
     with torch.inference_mode():
-        padded = network.decode(history.new_zeros(3, 2, 1), network.encode(history))[1]
-        alone = network.decode(history.new_zeros(1, 2, 1), network.encode(history[1:2, :2]))[0]
-    torch.testing.assert_close(padded, alone)
+        before = network.decode(prefixes, network.encode(history, lengths))
+        after = network.decode(prefixes, network.encode(changed, lengths))
+        alone = network.decode(prefixes[:1], network.encode(history[:1, :2], lengths[:1, 1:]))
+    torch.testing.assert_close(before[:2, 1], after[:2, 1])
+    torch.testing.assert_close(before[0, 1], alone[0, 1])
+    assert not torch.isclose(before[:2, 0], after[:2, 0]).any()
+
+
+def test_targets_stand_beside_their_contexts() -> None:
+    batch = Batch(
+        items_BL=np.array([[5, 6, 7], [8, 9, -1]]),
+        hours_BL=np.zeros((2, 3), np.int64),
+        rows=np.array([1, 2, 3]),
+        target_rows=np.array([0, 0, 1, 2]),
+        targets=np.array([3, 4, 2, 1]),
+        weights=np.array([0.5, 0.5, 1, 1], np.float32),
+    )
+    targets = arrange_targets(batch)
+    assert targets.items_BS.tolist() == [[3, 4, 2], [1, 0, 0]]
+    assert targets.num_items_BS.tolist() == [[2, 2, 3], [1, 1, 1]]
+    assert targets.weights_BS.tolist() == [[0.5, 0.5, 1], [1, 0, 0]]
 
 
 def test_items_of_one_sid_differ_in_their_last_code(
-    tiny: tuple[TigerNetwork, SidCatalogue, Tensor],
+    tiny: Tiny,
 ) -> None:
     _, catalogue, _ = tiny
     assert len({tuple(sid) for sid in catalogue.codes_ND.tolist()}) == 30

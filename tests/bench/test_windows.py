@@ -47,13 +47,13 @@ def test_each_basket_is_predicted_once_from_what_is_before_it(
             assert batch.weights[of_row].sum() == pytest.approx(1)
             predicted.append((context, sorted(IDS[batch.targets[of_row]].tolist())))
     expected = [
-        (of_user[:b], sorted(of_user[b])) for of_user in ranked(users) for b in range(1, len(of_user))
+        (of_user[:b], sorted(of_user[b]))
+        for of_user in ranked(users)
+        for b in range(1, len(of_user))
     ]
     assert sorted(targets for _, targets in predicted) == sorted(targets for _, targets in expected)
     for context, targets in predicted:
-        assert any(
-            targets == wanted and are_newest(context, before) for before, wanted in expected
-        )
+        assert any(targets == wanted and are_newest(context, before) for before, wanted in expected)
 
 
 def are_newest(context: list[int], before: list[list[int]]) -> bool:
