@@ -5,7 +5,7 @@ import math
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from typing import Generic, Protocol, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -30,6 +30,17 @@ class Schedule:
     patience: int = 4
     """Judgements in a row without a new best one, after which fitting ends."""
     clip_norm: float = 1.0
+
+
+def describe_fit(judgements: list["Judgement"]) -> dict[str, Any]:
+    """For a report: steps made, and where the weights are from."""
+    best = max(judgements, key=lambda judgement: judgement.quality)
+    return {
+        "steps": judgements[-1].step,
+        "best_step": best.step,
+        "best_at_minutes": round(best.minutes, 2),
+        "validation_ndcg_at_10": round(best.quality, 4),
+    }
 
 
 class Trainable(Protocol[B]):

@@ -3,13 +3,14 @@
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from bench.quality.full_softmax import full_softmax_loss
-from bench.quality.neural_fit import Fit, Judgement, Schedule
+from bench.quality.neural_fit import Fit, Judgement, Schedule, describe_fit
 from bench.quality.sasrec_network import SasrecConfig, SasrecNetwork
 from bench.quality.task import NUM_RANKED, Budget, ItemIds, Task
 from bench.quality.validation import mean_ndcg, validation_sample
@@ -76,6 +77,10 @@ class Sasrec:
         fit.run()
         self.judgements, self._network = fit.judgements, training.network
         self._bf16 = settings.bf16
+
+    def details(self) -> dict[str, Any]:
+        """Steps, and the validation that chose the weights."""
+        return describe_fit(self.judgements)
 
     def rank(self, task: Task, cuts: Index) -> Iterator[ItemIds]:
         """Item ids, best first; without what the user had where targets are never repeats."""

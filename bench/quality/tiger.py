@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from bench.quality.neural_fit import Fit, Judgement, Schedule
+from bench.quality.neural_fit import Fit, Judgement, Schedule, describe_fit
 from bench.quality.task import Budget, ItemIds, Task
 from bench.quality.tiger_network import Encoded, TigerConfig, TigerNetwork
 from bench.quality.validation import mean_ndcg, validation_sample
@@ -78,6 +78,10 @@ class Tiger:
         fit = Fit(training, self._settings.schedule, seconds, self.report)
         fit.run()
         self.judgements, self._network = fit.judgements, training.network
+
+    def details(self) -> dict[str, Any]:
+        """Steps, and the validation that chose the weights."""
+        return describe_fit(self.judgements)
 
     def rank(self, task: Task, cuts: Index) -> Iterator[ItemIds]:
         """Item ids, best first; without what the user had where targets are never repeats."""

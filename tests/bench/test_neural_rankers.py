@@ -14,7 +14,7 @@ from bench.quality.neural_fit import Fit, Schedule
 from bench.quality.registry import make_ranker
 from bench.quality.sasrec import Sasrec, SasrecSettings
 from bench.quality.sasrec_network import SasrecConfig, SasrecNetwork
-from bench.quality.task import Budget, Ranker, Task
+from bench.quality.task import Budget, Detailed, Ranker, Task
 from bench.quality.tiger import (
     SidCatalogue,
     Tiger,
@@ -61,6 +61,10 @@ def test_learns_what_follows_what(name: str, task: Task) -> None:
     ranker.fit(task, BUDGET)
     assert ranker.name == name == make_ranker(name).name
     assert hits_at_1(ranker, task) > 0.9
+    assert isinstance(ranker, Detailed)
+    details = ranker.details()
+    assert details["steps"] == 200 >= details["best_step"]
+    assert details["validation_ndcg_at_10"] > 0.9
 
 
 @pytest.mark.parametrize("name", MAKERS)
