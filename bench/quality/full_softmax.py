@@ -54,5 +54,6 @@ def full_softmax_loss(
 
     Products are made in the type of `hidden_RW`, sums in float32.
     """
-    loss: Tensor = _FullSoftmax.apply(hidden_RW, table_NW.to(hidden_RW.dtype), bias_N, targets)
+    table_NW = table_NW.to(hidden_RW.dtype)
+    loss: Tensor = _FullSoftmax.apply(hidden_RW, table_NW, bias_N, targets)  # type: ignore[no-untyped-call]
     return loss

@@ -46,7 +46,8 @@ def describe_fit(judgements: list["Judgement"]) -> dict[str, Any]:
 class Trainable(Protocol[B]):
     """What is fitted."""
 
-    network: nn.Module
+    @property
+    def network(self) -> nn.Module: ...
 
     def batches(self) -> Iterator[B]:
         """Of one epoch."""
@@ -80,7 +81,8 @@ class Fit(Generic[B]):
 
     def run(self) -> None:
         """Leaves the best weights in the network, which then is in evaluation mode."""
-        self._start, self._step, self._losses = time.monotonic(), 0, []
+        self._start, self._step = time.monotonic(), 0
+        self._losses: list[float] = []
         network, schedule = self.trainable.network, self.schedule
         self._optimiser = torch.optim.AdamW(
             _decayed_apart(network, schedule.weight_decay), lr=schedule.learning_rate, fused=True

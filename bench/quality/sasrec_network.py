@@ -87,4 +87,5 @@ class _Block(nn.Module):
         mixed = mixed.transpose(1, 2).reshape(batch, length, width)
         hidden = hidden + self.dropout(self.out(mixed))
         inner = self.dropout(functional.gelu(self.ffn_in(self.norm_ffn(hidden))))
-        return hidden + self.dropout(self.ffn_out(inner))
+        result: Tensor = hidden + self.dropout(self.ffn_out(inner))
+        return result

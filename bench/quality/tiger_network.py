@@ -41,6 +41,9 @@ class Encoded:
 class TigerNetwork(nn.Module):
     """Codes of the next item, level by level, from the codes of a history."""
 
+    begins: Tensor
+    """Of each level's codes in the table of tokens."""
+
     def __init__(self, config: TigerConfig, codebook_sizes: tuple[int, ...]) -> None:
         super().__init__()
         self.config, self.num_levels = config, len(codebook_sizes)
@@ -89,7 +92,8 @@ class TigerNetwork(nn.Module):
         for layer in self.decoder:
             hidden = layer(hidden, bias, cross)
         hidden = self.dropout(self.decoder_norm(hidden))
-        return hidden.view(batch, sequences, length + 1, -1)
+        by_sequence: Tensor = hidden.view(batch, sequences, length + 1, -1)
+        return by_sequence
 
     def _bias(self, table: nn.Module, places: Tensor, hidden: Tensor) -> Tensor:
         """[1, H, Q, K]."""
@@ -131,7 +135,8 @@ class _Layer(nn.Module):
         if cross is not None:
             hidden = hidden + self.dropout(self._look_at(self.norms[2](hidden), cross))
         inner = self.dropout(functional.relu(self.ffn_in(self.norms[1](hidden))))
-        return hidden + self.dropout(self.ffn_out(inner))
+        result: Tensor = hidden + self.dropout(self.ffn_out(inner))
+        return result
 
     def _look_at(self, hidden: Tensor, cross: _Cross) -> Tensor:
         """All sequences of a context look at it at once."""
