@@ -21,8 +21,8 @@ class TigerConfig:
 
     width: int = 128
     num_heads: int = 4
-    ffn_width: int = 512
-    num_layers: int = 3
+    ffn_width: int = 256
+    num_layers: int = 2
     """Of the encoder, and as many of the decoder."""
     max_items: int = 20
     """Newest interactions of a history; each is a token per level."""
