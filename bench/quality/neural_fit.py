@@ -39,6 +39,7 @@ def describe_fit(judgements: list["Judgement"]) -> dict[str, Any]:
         "steps": judgements[-1].step,
         "best_step": best.step,
         "best_at_minutes": round(best.minutes, 2),
+        "processor_minutes": round(judgements[-1].processor_minutes, 2),
         "validation_ndcg_at_10": round(best.quality, 4),
     }
 
@@ -64,6 +65,8 @@ class Trainable(Protocol[B]):
 class Judgement:
     step: int
     minutes: float
+    processor_minutes: float
+    """What a busy machine gave in these minutes."""
     loss: float
     """Mean over the steps since the last one."""
     quality: float
@@ -82,6 +85,7 @@ class Fit(Generic[B]):
     def run(self) -> None:
         """Leaves the best weights in the network, which then is in evaluation mode."""
         self._start, self._step = time.monotonic(), 0
+        self._processor_start = time.process_time()
         self._losses: list[float] = []
         network, schedule = self.trainable.network, self.schedule
         self._optimiser = torch.optim.AdamW(
@@ -135,7 +139,10 @@ class Fit(Generic[B]):
             quality = self.trainable.quality()
         mean_loss = sum(self._losses) / len(self._losses)
         minutes = (time.monotonic() - self._start) / 60
-        self.judgements.append(Judgement(self._step, minutes, mean_loss, quality))
+        processor_minutes = (time.process_time() - self._processor_start) / 60
+        self.judgements.append(
+            Judgement(self._step, minutes, processor_minutes, mean_loss, quality)
+        )
         self.report(self.judgements[-1])
         self._losses.clear()
         return self._judgements_since_best()
