@@ -18,7 +18,7 @@ from state.item_statistics import DAY_MS
 
 _LABEL_DAYS = 56
 """The end of the training: baskets to learn from; item statistics are as of its beginning."""
-_MAX_TRAINING_CUTS, _MAX_VALIDATION_CUTS = 8_000, 2_000
+_MAX_TRAINING_CUTS, _MAX_VALIDATION_CUTS = 24_000, 3_000
 _CUTS_AT_ONCE = 256
 _PATIENCE = 40
 _MAX_ROUNDS = 1_000
@@ -28,9 +28,9 @@ PARAMETERS = {
     "metric": "ndcg",
     "eval_at": [10],
     "lambdarank_truncation_level": 30,
-    "learning_rate": 0.05,
-    "num_leaves": 31,
-    "min_data_in_leaf": 1_000,
+    "learning_rate": 0.08,
+    "num_leaves": 15,
+    "min_data_in_leaf": 500,
     "feature_fraction": 0.8,
     "bagging_fraction": 0.8,
     "bagging_freq": 1,
