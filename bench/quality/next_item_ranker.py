@@ -26,7 +26,7 @@ class Shape:
 
 
 _SHORT_LEN = 64
-SHORT = Shape(batch_size=256, targets=1, positions=20)
+SHORT = Shape(batch_size=128, targets=1, positions=20)
 LONG = Shape(batch_size=32, targets=8, positions=200)
 
 
