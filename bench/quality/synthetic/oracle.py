@@ -21,7 +21,9 @@ class Oracle:
     def topic_probabilities(self, life: Life, place: int) -> Floats:
         """[K]: of the interaction at `place`, from what lies before it."""
         topics_K = np.zeros(self._config.num_topics)
-        if not life.opens[place]:  # what the log shows: the interaction before did not close the session
+        if not life.opens[
+            place
+        ]:  # what the log shows: the interaction before did not close the session
             topics_K[life.topics[place - 1]] = 1.0
             return topics_K
         last_seen_K = np.full(self._config.num_topics, _NEVER)

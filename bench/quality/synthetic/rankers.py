@@ -1,0 +1,93 @@
+"""The oracle as a ranker, and our network as configured for the synthetic stream, with and without a stream."""
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+import numpy as np
+
+from bench.quality.gemstream_ranker import Gemstream
+from bench.quality.synthetic.event_stream import topics_of
+from bench.quality.synthetic.lives import live
+from bench.quality.synthetic.oracle import Oracle
+from bench.quality.synthetic.synthetic_task import SyntheticTask
+from bench.quality.task import NUM_RANKED, Budget, ItemIds, Task
+from bench.quality.ties import best_places
+from model.tokenizer.item_vectors import ItemVectorConfig
+from model.tokenizer.tokenizer import TokenizerConfig
+from model.training.config import TrainConfig
+from model.training.histories import Index
+
+
+class OracleRanker:
+    """The exact probabilities of the next item, as the generator had them."""
+
+    name = "oracle"
+    _seed = 0
+
+    def fit(self, task: Task, budget: Budget) -> None:
+        """It knows."""
+        self._seed = budget.seed
+
+    def rank(self, task: Task, cuts: Index) -> Iterator[ItemIds]:
+        """By probability; `cuts` of one user should be neighbours, for a life is made anew for the next user."""
+        synthetic = of_stream(task)
+        topics = topics_of(synthetic.config)
+        oracle, user, life = Oracle(synthetic.config, topics), -1, None
+        ids = synthetic.items.item_ids
+        ranked = np.searchsorted(topics.item_ids, ids)
+        for cut in cuts.tolist():
+            if life is None or synthetic.user_of(cut) != user:
+                user = synthetic.user_of(cut)
+                life = live(synthetic.config, topics, user)
+            place = cut - int(synthetic.histories.user_start[cut])
+            scores = oracle.item_probabilities(life, place)[ranked]
+            yield ids[best_places(scores, NUM_RANKED, self._seed, cut)]
+
+
+class SyntheticGemstream(Gemstream):
+    """Our network; codes from content vectors and co-occurrence."""
+
+    def fit(self, task: Task, budget: Budget) -> None:
+        """Train a bundle."""
+        items = replace(self._config.items, vectors=of_stream(task).content_path)
+        self._config = replace(self._config, items=items)
+        super().fit(task, budget)
+
+
+class WithoutLifecycle(SyntheticGemstream):
+    """The same where histories end with the mid-term segment; the repeats' statistics are still of all."""
+
+    def fit(self, task: Task, budget: Budget) -> None:
+        """Train a bundle."""
+        segments = task.segments
+        most = segments.mid_term_len + segments.chunk_len
+        super().fit(replace(task, segments=replace(segments, max_history=most)), budget)
+
+
+def of_stream(task: Task) -> SyntheticTask:
+    """The task as one that knows the truth. Raises TypeError for any other."""
+    if not isinstance(task, SyntheticTask):
+        raise TypeError(f"{task.name} is not a synthetic stream: its causes are not known")
+    return task
+
+
+def _config() -> TrainConfig:
+    return TrainConfig(
+        items=ItemVectorConfig(cooccurrence_weight=0.5),
+        tokenizer=TokenizerConfig(codebook_sizes=(64, 64, 64)),
+    )
+
+
+def oracle() -> OracleRanker:
+    """For the registry."""
+    return OracleRanker()
+
+
+def gemstream() -> SyntheticGemstream:
+    """For the registry."""
+    return SyntheticGemstream("gemstream_synthetic", _config())
+
+
+def without_lifecycle() -> WithoutLifecycle:
+    """For the registry."""
+    return WithoutLifecycle("gemstream_without_lifecycle", _config())
