@@ -184,9 +184,9 @@ def test_the_oracle_is_exact() -> None:
     said, happened = [], []
     for life in lives_of(config):
         for place in np.flatnonzero(life.opens)[config.num_tastes :].tolist():
-            topics_K = oracle.topic_probabilities(life, place)
-            assert topics_K == pytest.approx(_plain_topics(config, life, place))
-            said.append(topics_K)
+            shares = oracle.topic_probabilities(life, place)
+            assert shares == pytest.approx(_plain_topics(config, life, place))
+            said.append(shares)
             happened.append(np.arange(config.num_topics) == life.topics[place])
     chances, hits = np.concatenate(said), np.concatenate(happened)
     assert chances.reshape(-1, config.num_topics).sum(1) == pytest.approx(1)
@@ -198,18 +198,18 @@ def test_the_oracle_is_exact() -> None:
 
 
 def _plain_topics(config: StreamConfig, life: Life, place: int) -> np.ndarray:
-    shares = _opening_shares(config, life, place)
-    topics_K = shares[NOISE] * topics_of(config).popularity_K
+    causes = _opening_shares(config, life, place)
+    shares = causes[NOISE] * topics_of(config).popularity_K
     low, high = config.episode_reach
     reaches = range(low, min(high, place) + 1)
     for reach in reaches:
         weight = 1 / reach / sum(1 / other for other in reaches)
-        topics_K[life.topics[place - reach]] += shares[EPISODE] * weight
+        shares[life.topics[place - reach]] += causes[EPISODE] * weight
     seen = life.topics[max(0, place - config.lifecycle_reach + 1) : place]
     waiting = [taste for taste in life.tastes.tolist() if taste not in seen]
     for taste in waiting:
-        topics_K[taste] += shares[LIFECYCLE] / len(waiting)
-    return np.asarray(topics_K)
+        shares[taste] += causes[LIFECYCLE] / len(waiting)
+    return np.asarray(shares)
 
 
 def test_the_oracle_goes_on_with_open_sessions() -> None:

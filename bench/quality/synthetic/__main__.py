@@ -2,6 +2,7 @@
 
 import argparse
 import os
+from dataclasses import replace
 from pathlib import Path
 
 from bench.quality.synthetic.event_stream import write_stream
@@ -24,10 +25,14 @@ def main() -> None:
         help="what causes lie beyond: 160 interactions and a chunk of 32, or 5,000 and a chunk of 256",
     )
     arguments = parser.parse_args()
-    make = product_segments if arguments.segments == "product" else StreamConfig
-    sizes = {"min_length": arguments.min_length, "max_length": arguments.max_length}
-    given = {name: size for name, size in sizes.items() if size is not None}
-    config = make(num_users=arguments.users, seed=arguments.seed, **given)
+    segments = product_segments() if arguments.segments == "product" else StreamConfig()
+    config = replace(
+        segments,
+        num_users=arguments.users,
+        seed=arguments.seed,
+        min_length=arguments.min_length or segments.min_length,
+        max_length=arguments.max_length or segments.max_length,
+    )
     files = write_stream(config, arguments.out, arguments.workers)
     print(f"{files.events}, {files.items.name}, {files.content.name}, {files.truth.name}")
 

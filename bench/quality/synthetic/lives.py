@@ -95,9 +95,9 @@ class OpeningTopics:
         total = 1 - weights.session
         return episode / total, lifecycle / total, 1 - (episode + lifecycle) / total
 
-    def waiting(self, tastes: Index, last_seen_K: Index, place: int) -> Index:
+    def waiting(self, tastes: Index, last_seen: Index, place: int) -> Index:
         """Tastes without evidence in the last `lifecycle_reach` - 1 interactions."""
-        return tastes[place - last_seen_K[tastes] >= self._config.lifecycle_reach]
+        return tastes[place - last_seen[tastes] >= self._config.lifecycle_reach]
 
     def num_reaches(self, place: int) -> int:
         """How many of the episodes' reaches lie within the life so far."""
@@ -112,7 +112,7 @@ class _Opener:
         self._config, self._tastes = config, tastes
         self._opening = OpeningTopics(config, topics)
         self._popularity_sums = np.cumsum(topics.popularity_K)
-        self._last_seen_K = np.full(config.num_topics, _NEVER)
+        self._last_seen = np.full(config.num_topics, _NEVER)
         self._num_opened = 0
         self.topics = np.empty(length, np.int64)
 
@@ -125,12 +125,12 @@ class _Opener:
             cause, reach, topic = self._choose(place, float(which), float(value))
         self._num_opened += 1
         self.topics[place:end] = topic
-        self._last_seen_K[topic] = end - 1
+        self._last_seen[topic] = end - 1
         return cause, reach
 
     def _choose(self, place: int, which: float, value: float) -> tuple[int, int, int]:
         opening = self._opening
-        waiting = opening.waiting(self._tastes, self._last_seen_K, place)
+        waiting = opening.waiting(self._tastes, self._last_seen, place)
         episode, lifecycle, _ = opening.weights(place, len(waiting))
         if which < episode:
             sums = opening.episode_sums[: opening.num_reaches(place)]
@@ -139,7 +139,7 @@ class _Opener:
             return EPISODE, reach, int(self.topics[place - reach])
         if which < episode + lifecycle:
             topic = int(waiting[int(value * len(waiting))])
-            return LIFECYCLE, place - int(self._last_seen_K[topic]), topic
+            return LIFECYCLE, place - int(self._last_seen[topic]), topic
         found = int(np.searchsorted(self._popularity_sums, value, side="right"))
         return NOISE, 0, min(found, self._config.num_topics - 1)
 

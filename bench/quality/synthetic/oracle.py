@@ -20,24 +20,24 @@ class Oracle:
 
     def topic_probabilities(self, life: Life, place: int) -> Floats:
         """[K]: of the interaction at `place`, from what lies before it."""
-        topics_K = np.zeros(self._config.num_topics)
+        shares = np.zeros(self._config.num_topics)
         if not life.opens[
             place
         ]:  # what the log shows: the interaction before did not close the session
-            topics_K[life.topics[place - 1]] = 1.0
-            return topics_K
-        last_seen_K = np.full(self._config.num_topics, _NEVER)
-        last_seen_K[life.topics[:place]] = np.arange(place)
-        waiting = self._opening.waiting(life.tastes, last_seen_K, place)
+            shares[life.topics[place - 1]] = 1.0
+            return shares
+        last_seen = np.full(self._config.num_topics, _NEVER)
+        last_seen[life.topics[:place]] = np.arange(place)
+        waiting = self._opening.waiting(life.tastes, last_seen, place)
         episode, lifecycle, noise = self._opening.weights(place, len(waiting))
         if episode:
             weights = self._opening.episode_weights[: self._opening.num_reaches(place)]
             newest = place - self._config.episode_reach[0]
             copied = life.topics[newest - np.arange(len(weights))]
-            topics_K += episode * np.bincount(copied, weights, len(topics_K)) / weights.sum()
+            shares += episode * np.bincount(copied, weights, len(shares)) / weights.sum()
         if lifecycle:
-            topics_K[waiting] += lifecycle / len(waiting)
-        return np.asarray(topics_K + noise * self._topics.popularity_K)
+            shares[waiting] += lifecycle / len(waiting)
+        return np.asarray(shares + noise * self._topics.popularity_K)
 
     def item_probabilities(self, life: Life, place: int) -> Floats:
         """[items], in the order of `Topics.item_ids`."""

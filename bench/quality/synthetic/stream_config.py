@@ -1,6 +1,6 @@
 """What the synthetic stream is made of: sizes, causes and their weights, reaches, disorder."""
 
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 
 CAUSES = ("planted", "session", "episode", "lifecycle", "noise")
 PLANTED, SESSION, EPISODE, LIFECYCLE, NOISE = range(len(CAUSES))
@@ -38,7 +38,7 @@ class StreamConfig:
     """Lengths of lives are log-uniform."""
     seed: int = 0
     weights: CauseWeights = field(default_factory=CauseWeights)
-    num_topics: int = 64
+    num_topics: int = 40
     num_tastes: int = 8
     """Topics per user that last a life."""
     burst_len: int = 16
@@ -85,14 +85,18 @@ class StreamConfig:
 
 
 def product_segments(**sizes: int) -> StreamConfig:
-    """Reaches for the service's default segments: 256 recent, 5,000 with mid-term, chunks of 256."""
-    return StreamConfig(
-        **{
-            "weights": CauseWeights(session=0.94, episode=0.029, lifecycle=0.001, noise=0.03),
-            "min_length": 6_000,
-            "max_length": 100_000,
-            "episode_reach": (300, 4_000),
-            "lifecycle_reach": 5_256,
-            **sizes,
-        }  # type: ignore[arg-type]
+    """Reaches for the service's default segments: 256 recent, 5,000 with mid-term, chunks of 256.
+
+    A window of 5,256 interactions holds 150 sessions of noise, so there are many more topics than that.
+    """
+    config = StreamConfig(
+        weights=CauseWeights(session=0.94, episode=0.03, lifecycle=0.002, noise=0.028),
+        min_length=6_000,
+        max_length=100_000,
+        num_topics=1_000,
+        num_tastes=16,
+        items_per_topic_day=0.1,
+        episode_reach=(300, 4_000),
+        lifecycle_reach=5_256,
     )
+    return replace(config, **sizes)

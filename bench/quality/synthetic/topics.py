@@ -12,7 +12,7 @@ _STOCK = 3  # times freshness_days: how old the oldest items are on the first da
 _QUALITY_SPREAD, _POPULARITY_SPREAD = 0.7, 0.5
 _AUTHORS_PER_TOPIC, _STRANGERS = 10, 0.1
 _TOPICS_PER_TAG = 4
-_CONTENT_WIDTH, _CONTENT_NOISE = 32, 0.6
+_CONTENT_WIDTH, _CONTENT_NOISE = 32, 0.3
 
 
 class Topics:
@@ -30,9 +30,9 @@ class Topics:
         shape = (config.num_topics, per_topic)
         self.births_KN = np.sort(random.uniform(-stock_days, config.num_days, shape), axis=1)
         self.births_KN[:, 0] = -stock_days  # a topic is never empty
-        quality_KN = random.lognormal(0.0, _QUALITY_SPREAD, shape)
-        age_KN = (self.births_KN - config.num_days) / config.freshness_days
-        self.weights_KN = quality_KN * np.exp(age_KN)
+        quality = random.lognormal(0.0, _QUALITY_SPREAD, shape)
+        age = (self.births_KN - config.num_days) / config.freshness_days
+        self.weights_KN = quality * np.exp(age)
         self.sums_KN = np.cumsum(self.weights_KN, axis=1)
         popularity = random.lognormal(0.0, _POPULARITY_SPREAD, config.num_topics)
         self.popularity_K = popularity / popularity.sum()
@@ -66,9 +66,9 @@ class Topics:
             items[here] = topic * per_topic + np.minimum(found, born - 1)
         return items
 
-    def probabilities(self, topics_K: Floats, day: float) -> Floats:
+    def probabilities(self, topic_shares: Floats, day: float) -> Floats:
         """[items]: P(item) on `day`, given P(topic)."""
-        born_KN = self.births_KN <= day
-        weights_KN = self.weights_KN * born_KN
-        shares_KN = weights_KN / weights_KN.sum(axis=1, keepdims=True)
-        return np.asarray((topics_K[:, None] * shares_KN).reshape(-1))
+        born = self.births_KN <= day
+        weights = self.weights_KN * born
+        shares = weights / weights.sum(axis=1, keepdims=True)
+        return np.asarray((topic_shares[:, None] * shares).reshape(-1))
