@@ -11,11 +11,19 @@ TASKS = {
     "beauty": "bench.quality.sequences:load_beauty",
     "sports": "bench.quality.sequences:load_sports",
     "toys": "bench.quality.sequences:load_toys",
+    "kuairand": "bench.quality.kuairand:load_task",
 }
 RANKERS = {
     "popularity": "bench.quality.counts:popularity",
+    "popularity_4_weeks": "bench.quality.counts:popularity_4_weeks",
+    "own_counts_50": "bench.quality.counts:own_counts_50",
+    "own_counts_200": "bench.quality.counts:own_counts_200",
     "own_counts_500": "bench.quality.counts:own_counts_500",
-    "best_counts": "bench.quality.counts:best_counts",
+    "own_counts": "bench.quality.counts:own_counts",
+    "recent_counts": "bench.quality.counts:recent_counts",
+    "best_counts": "bench.quality.counts:TunedCounts",
+    "tifuknn": "bench.quality.tifuknn:TifuKnn",
+    "boosted": "bench.quality.boosted:Boosted",
     "gemstream": "bench.quality.gemstream_ranker:Gemstream",
 }
 
