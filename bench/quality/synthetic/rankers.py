@@ -5,6 +5,7 @@ from dataclasses import replace
 
 import numpy as np
 
+from bench.quality.ablations import Changes, Variant, changed, configure
 from bench.quality.gemstream_ranker import Gemstream
 from bench.quality.synthetic.event_stream import topics_of
 from bench.quality.synthetic.lives import live
@@ -12,10 +13,18 @@ from bench.quality.synthetic.oracle import Oracle
 from bench.quality.synthetic.synthetic_task import SyntheticTask
 from bench.quality.task import NUM_RANKED, Budget, ItemIds, Task
 from bench.quality.ties import best_places
-from model.tokenizer.item_vectors import ItemVectorConfig
-from model.tokenizer.tokenizer import TokenizerConfig
-from model.training.config import TrainConfig
 from model.training.histories import Index
+
+SETTINGS: Changes = {
+    "items.cooccurrence_weight": 0.5,
+    "tokenizer.codebook_sizes": (64, 64, 64),
+    "network.features.item_buckets": 16_384,
+    "targets": 24,
+    "learning_rate": 3e-3,
+    "repeat_share": 0.03,
+    "stages.shares": (0.8, 0.05, 0.15),
+    "stages.patience": 100,
+}
 
 
 class OracleRanker:
@@ -45,7 +54,10 @@ class OracleRanker:
 
 
 class SyntheticGemstream(Gemstream):
-    """Our network; codes from content vectors and co-occurrence."""
+    """Our network; codes from content vectors and co-occurrence. `changes` of its settings, by dotted name."""
+
+    def __init__(self, name: str = "gemstream_synthetic", changes: Changes = SETTINGS) -> None:
+        super().__init__(name, configure(changes))
 
     def fit(self, task: Task, budget: Budget) -> None:
         """Train a bundle."""
@@ -55,13 +67,26 @@ class SyntheticGemstream(Gemstream):
 
 
 class WithoutLifecycle(SyntheticGemstream):
-    """The same where histories end with the mid-term segment; the repeats' statistics are still of all."""
+    """The same, but the decoder does not see the lifecycle stream; the repeats' statistics are still of all."""
+
+    _variant = Variant(without=frozenset({"lifecycle"}))
+
+    def __init__(
+        self,
+        name: str = "gemstream_synthetic_without_lifecycle",
+        changes: Changes = SETTINGS,
+    ) -> None:
+        super().__init__(name, changes)
 
     def fit(self, task: Task, budget: Budget) -> None:
         """Train a bundle."""
-        segments = task.segments
-        most = segments.mid_term_len + segments.chunk_len
-        super().fit(replace(task, segments=replace(segments, max_history=most)), budget)
+        with changed(self._variant):
+            super().fit(task, budget)
+
+    def rank(self, task: Task, cuts: Index) -> Iterator[ItemIds]:
+        """Without it, too."""
+        with changed(self._variant):
+            return iter(list(super().rank(task, cuts)))
 
 
 def of_stream(task: Task) -> SyntheticTask:
@@ -69,25 +94,3 @@ def of_stream(task: Task) -> SyntheticTask:
     if not isinstance(task, SyntheticTask):
         raise TypeError(f"{task.name} is not a synthetic stream: its causes are not known")
     return task
-
-
-def _config() -> TrainConfig:
-    return TrainConfig(
-        items=ItemVectorConfig(cooccurrence_weight=0.5),
-        tokenizer=TokenizerConfig(codebook_sizes=(64, 64, 64)),
-    )
-
-
-def oracle() -> OracleRanker:
-    """For the registry."""
-    return OracleRanker()
-
-
-def gemstream() -> SyntheticGemstream:
-    """For the registry."""
-    return SyntheticGemstream("gemstream_synthetic", _config())
-
-
-def without_lifecycle() -> WithoutLifecycle:
-    """For the registry."""
-    return WithoutLifecycle("gemstream_without_lifecycle", _config())

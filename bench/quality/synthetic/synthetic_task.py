@@ -104,6 +104,7 @@ def make_task(name: str, config: StreamConfig, segments: HistoryConfig = SEGMENT
         config=config,
         content_path=files.content,
         causes=known,
+        strata={cause: known == number for number, cause in enumerate(CAUSES)},
         reaches=truth["reach"].to_numpy().astype(np.int64),
     )
 
