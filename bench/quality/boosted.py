@@ -130,7 +130,9 @@ def _until(ends: float) -> Any:
 
     def check(env: lightgbm.callback.CallbackEnv) -> None:
         if time.monotonic() >= ends:
-            raise lightgbm.callback.EarlyStopException(env.iteration, env.evaluation_result_list)
+            raise lightgbm.callback.EarlyStopException(
+                env.iteration, env.evaluation_result_list or []
+            )
 
     check.order = 40  # type: ignore[attr-defined]  # behind early_stopping's
     return check

@@ -66,7 +66,7 @@ def _drawn_means(
             parts.append(weights @ sums / (weights @ counts)[:, None])
     means = np.concatenate(parts)
     drawn = np.random.default_rng(1).integers(num_seeds, size=(NUM_DRAWS, num_seeds))
-    return np.take_along_axis(means, drawn, 1).mean(1)
+    return np.asarray(np.take_along_axis(means, drawn, 1).mean(1))
 
 
 def _percentiles(draws: npt.NDArray[np.float64]) -> list[float]:

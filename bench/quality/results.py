@@ -5,6 +5,7 @@ import json
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
+from zipfile import BadZipFile
 
 import numpy as np
 import numpy.typing as npt
@@ -54,9 +55,9 @@ class Question:
 def load_result(question: Question) -> Result | None:
     """What was kept; None where there is nothing whole."""
     try:
-        with np.load(question.path) as file:
+        with question.path.open("rb") as raw, np.load(raw) as file:
             return Result(table=file["table"], **json.loads(str(file["rest"])))
-    except (OSError, ValueError, KeyError):
+    except (OSError, ValueError, KeyError, BadZipFile):
         return None
 
 
