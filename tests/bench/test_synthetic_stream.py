@@ -31,7 +31,7 @@ from state.segments import HistoryConfig
 from stream.topics import TopicsConfig
 
 SMALL = StreamConfig(num_users=24, min_length=300, max_length=400)
-_SEGMENTS = HistoryConfig(recent_len=32, mid_term_len=160, chunk_len=32)
+_SEGMENTS = HistoryConfig(recent_len=16, mid_term_len=80, chunk_len=16)
 
 
 def lives_of(config: StreamConfig) -> list[Life]:
@@ -270,7 +270,7 @@ def test_long_lives_hold_causes_beyond_the_services_segments() -> None:
 @pytest.mark.parametrize(
     ("wrong", "phrase"),
     [
-        ({"episode_reach": (4, 128)}, "must grow"),
+        ({"episode_reach": (4, 64)}, "must grow"),
         ({"min_length": 100}, "planting 8 tastes"),
         ({"late_rate": 1.5}, "rates are from 0 to 1"),
         ({"life_days": 400.0}, "of 365 days"),

@@ -22,7 +22,7 @@ def main() -> None:
         "--segments",
         choices=("small", "product"),
         default="small",
-        help="what causes lie beyond: 160 interactions and a chunk of 32, or 5,000 and a chunk of 256",
+        help="what causes lie beyond: 80 interactions and a chunk of 16, or 5,000 and a chunk of 256",
     )
     arguments = parser.parse_args()
     segments = product_segments() if arguments.segments == "product" else StreamConfig()

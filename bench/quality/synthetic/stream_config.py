@@ -10,10 +10,10 @@ PLANTED, SESSION, EPISODE, LIFECYCLE, NOISE = range(len(CAUSES))
 class CauseWeights:
     """Shares of the interactions that each cause makes, sum 1; "planted" is over when a life's first sessions are."""
 
-    session: float = 0.94
-    episode: float = 0.015
-    lifecycle: float = 0.02
-    noise: float = 0.025
+    session: float = 0.88
+    episode: float = 0.03
+    lifecycle: float = 0.04
+    noise: float = 0.05
 
     def __post_init__(self) -> None:
         """Raises ValueError unless they are shares and sessions end."""
@@ -30,22 +30,22 @@ class CauseWeights:
 
 @dataclass(frozen=True, kw_only=True)
 class StreamConfig:
-    """One stream. The defaults suit segments of 32 recent and 160 recent and mid-term interactions, in chunks of 32."""
+    """One stream. The defaults suit segments of 16 recent and 64 mid-term interactions, in chunks of 16."""
 
     num_users: int = 1_000
-    min_length: int = 500
-    max_length: int = 1_500
+    min_length: int = 300
+    max_length: int = 900
     """Lengths of lives are log-uniform."""
     seed: int = 0
     weights: CauseWeights = field(default_factory=CauseWeights)
     num_topics: int = 40
     num_tastes: int = 8
     """Topics per user that last a life."""
-    burst_len: int = 16
+    burst_len: int = 8
     """Interactions that plant a taste."""
     session_reach: int = 8
-    episode_reach: tuple[int, int] = (48, 128)
-    lifecycle_reach: int = 192
+    episode_reach: tuple[int, int] = (24, 64)
+    lifecycle_reach: int = 96
     """A lifecycle cause lies at least so many interactions back: beyond recent, mid-term and an unfinished chunk."""
     num_days: int = 365
     life_days: float = 182.0
@@ -95,6 +95,7 @@ def product_segments(**sizes: int) -> StreamConfig:
         max_length=100_000,
         num_topics=1_000,
         num_tastes=16,
+        burst_len=16,
         items_per_topic_day=0.1,
         episode_reach=(300, 4_000),
         lifecycle_reach=5_256,

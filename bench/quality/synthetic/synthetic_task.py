@@ -21,7 +21,7 @@ from state.segments import HistoryConfig
 MIN_ITEM_ROWS = 5
 VALIDATION_BEGINS, TEST_BEGINS = 0.85, 0.9
 """Of every life."""
-SEGMENTS = HistoryConfig(recent_len=32, mid_term_len=160, chunk_len=32)
+SEGMENTS = HistoryConfig(recent_len=16, mid_term_len=80, chunk_len=16)
 _CUTS_PER_LIFE = 6
 """Openings of sessions that are asked for, at most, and as many places within sessions."""
 
