@@ -151,7 +151,7 @@ def _inside(life: Life) -> np.ndarray:
 
 
 def test_lifecycle_targets_are_mostly_items_that_the_user_never_had() -> None:
-    config = dataclasses.replace(SMALL, min_length=1_000, max_length=1_500)
+    config = StreamConfig(num_users=40)
     fresh = [
         life.items[place] not in life.items[:place]
         for life in lives_of(config)
