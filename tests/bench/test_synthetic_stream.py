@@ -161,6 +161,20 @@ def test_lifecycle_targets_are_mostly_items_that_the_user_never_had() -> None:
     assert np.mean(fresh) > 0.8
 
 
+def test_the_log_shows_what_is_planted_and_where_sessions_end() -> None:
+    config = dataclasses.replace(SMALL, duplicate_rate=0.0, late_rate=0.0)
+    topics, events = topics_of(config), next(parts(config)).events
+    kinds, users = np.array(events["kinds"].to_pylist()), np.array(events["user_id"].to_pylist())
+    for user, life in zip(np.unique(users), lives_of(config), strict=False):
+        own, items = kinds[users == user], events["item_id"].to_numpy()[users == user]
+        liked, closing = (np.char.find(own, word) >= 0 for word in ("like", "purchase"))
+        assert (
+            liked.tolist() == (np.arange(len(own)) < config.num_tastes * config.burst_len).tolist()
+        )
+        assert set(topics.topic_of_item[items[liked] - 1]) == set(life.tastes)
+        assert closing[:-1].tolist() == life.opens[1:].tolist()
+
+
 def test_items_are_drawn_as_their_probabilities_say_and_never_before_they_are_born() -> None:
     topics = topics_of(SMALL)
     only = np.zeros(SMALL.num_topics)

@@ -72,7 +72,7 @@ def test_the_oracle_beats_counts_and_sessions_are_easy(task: SyntheticTask) -> N
     of_oracle, of_counts = figures["oracle"], figures["recent_counts"]
     assert of_oracle["session"]["recall_at_20"] > 0.9
     assert of_oracle["lifecycle"]["recall_at_20"] > 0.5
-    assert of_counts["lifecycle"]["recall_at_20"] < 0.1
+    assert of_counts["lifecycle"]["recall_at_20"] < 0.2
     assert of_oracle["session"]["targets"] == (task.causes[task.cuts] == SESSION).sum()
 
 

@@ -15,12 +15,12 @@ import pyarrow.parquet
 
 from bench.quality.synthetic.draws import DISORDER, generator
 from bench.quality.synthetic.lives import Life, live
-from bench.quality.synthetic.stream_config import CAUSES, StreamConfig
+from bench.quality.synthetic.stream_config import CAUSES, PLANTED, StreamConfig
 from bench.quality.synthetic.topics import Index, Topics
 
 _USERS_PER_PART = 8
 _PARTS_AHEAD = 2  # of every worker: what is in memory does not grow with the stream
-_OPENED_KINDS = np.array(["view", "view|purchase"])
+_KINDS = np.array(["view", "view|purchase", "view|like", "view|like|purchase"])
 
 
 @dataclass(frozen=True)
@@ -125,11 +125,12 @@ def write_stream(config: StreamConfig, directory: Path, num_workers: int = 1) ->
 
 def _events(config: StreamConfig, topics: Topics, user: int, life: Life) -> pa.Table:
     length = len(life.items)
-    closes = np.append(life.opens[1:], True)
+    closes, planted = np.append(life.opens[1:], True), life.causes[_openings(life)] == PLANTED
+    kinds = _KINDS[closes + 2 * planted]
     random = generator(config.seed, DISORDER, user)
     told = _told(config, length, random)
     arrivals = _arrivals(config, length, random)
-    items, closes = life.items[told][arrivals], closes[told][arrivals]
+    items, kinds = life.items[told][arrivals], kinds[told][arrivals]
     name = user_name(user)
     return pa.table(
         {
@@ -139,9 +140,14 @@ def _events(config: StreamConfig, topics: Topics, user: int, life: Life) -> pa.T
             "author_id": topics.author_ids[items],
             "tag": topics.tags[items],
             "event_time_ms": life.times_ms[arrivals],
-            "kinds": pa.array(_OPENED_KINDS[closes.astype(np.int64)]),
+            "kinds": pa.array(kinds),
         }
     )
+
+
+def _openings(life: Life) -> Index:
+    """Per interaction, the place where its session was opened."""
+    return np.flatnonzero(life.opens)[np.cumsum(life.opens) - 1]
 
 
 def _told(config: StreamConfig, length: int, random: np.random.Generator) -> Index:

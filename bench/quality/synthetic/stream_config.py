@@ -41,8 +41,8 @@ class StreamConfig:
     num_topics: int = 40
     num_tastes: int = 8
     """Topics per user that last a life."""
-    burst_len: int = 8
-    """Interactions that plant a taste."""
+    burst_len: int = 16
+    """Interactions that plant a taste; all of them are liked, and nothing later is."""
     session_reach: int = 8
     episode_reach: tuple[int, int] = (24, 64)
     lifecycle_reach: int = 96
@@ -95,7 +95,6 @@ def product_segments(**sizes: int) -> StreamConfig:
         max_length=100_000,
         num_topics=1_000,
         num_tastes=16,
-        burst_len=16,
         items_per_topic_day=0.1,
         episode_reach=(300, 4_000),
         lifecycle_reach=5_256,
