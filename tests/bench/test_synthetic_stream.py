@@ -147,7 +147,7 @@ def _inside(life: Life) -> np.ndarray:
     """Interactions of the session before each."""
     starts = np.flatnonzero(life.opens)
     places = np.arange(len(life.opens))
-    return places - starts[np.cumsum(life.opens) - 1]
+    return np.asarray(places - starts[np.cumsum(life.opens) - 1])
 
 
 def test_lifecycle_targets_are_mostly_items_that_the_user_never_had() -> None:
@@ -273,7 +273,7 @@ def test_controls() -> None:
 
 
 def test_long_lives_hold_causes_beyond_the_services_segments() -> None:
-    config = product_segments(min_length=100_000, num_users=1)
+    config = dataclasses.replace(product_segments(), min_length=100_000, num_users=1)
     life = lives_of(config)[0]
     assert len(life.items) == 100_000
     assert (np.diff(life.times_ms) > 0).all()

@@ -1,6 +1,6 @@
 """What the synthetic stream is made of: sizes, causes and their weights, reaches, disorder."""
 
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, fields
 
 CAUSES = ("planted", "session", "episode", "lifecycle", "noise")
 PLANTED, SESSION, EPISODE, LIFECYCLE, NOISE = range(len(CAUSES))
@@ -84,12 +84,12 @@ class StreamConfig:
             raise ValueError(f"{self}: rates are from 0 to 1, users and max_delay at least 1")
 
 
-def product_segments(**sizes: int) -> StreamConfig:
+def product_segments() -> StreamConfig:
     """Reaches for the service's default segments: 256 recent, 5,000 with mid-term, chunks of 256.
 
     A window of 5,256 interactions holds 150 sessions of noise, so there are many more topics than that.
     """
-    config = StreamConfig(
+    return StreamConfig(
         weights=CauseWeights(session=0.94, episode=0.03, lifecycle=0.002, noise=0.028),
         min_length=6_000,
         max_length=100_000,
@@ -99,4 +99,3 @@ def product_segments(**sizes: int) -> StreamConfig:
         episode_reach=(300, 4_000),
         lifecycle_reach=5_256,
     )
-    return replace(config, **sizes)
