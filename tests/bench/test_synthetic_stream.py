@@ -285,7 +285,7 @@ def test_long_lives_hold_causes_beyond_the_services_segments() -> None:
     ("wrong", "phrase"),
     [
         ({"episode_reach": (4, 64)}, "must grow"),
-        ({"min_length": 100}, "planting 8 tastes"),
+        ({"min_length": 100}, "256 interactions at least"),
         ({"late_rate": 1.5}, "rates are from 0 to 1"),
         ({"life_days": 400.0}, "of 365 days"),
     ],

@@ -26,13 +26,16 @@ def main() -> None:
     )
     arguments = parser.parse_args()
     segments = product_segments() if arguments.segments == "product" else StreamConfig()
-    config = replace(
-        segments,
-        num_users=arguments.users,
-        seed=arguments.seed,
-        min_length=arguments.min_length or segments.min_length,
-        max_length=arguments.max_length or segments.max_length,
-    )
+    try:
+        config = replace(
+            segments,
+            num_users=arguments.users,
+            seed=arguments.seed,
+            min_length=arguments.min_length or segments.min_length,
+            max_length=arguments.max_length or segments.max_length,
+        )
+    except ValueError as error:
+        parser.error(str(error))
     files = write_stream(config, arguments.out, arguments.workers)
     print(f"{files.events}, {files.items.name}, {files.content.name}, {files.truth.name}")
 

@@ -72,7 +72,8 @@ class StreamConfig:
         least = 2 * self.num_tastes * self.burst_len
         if not least <= self.min_length <= self.max_length:
             raise ValueError(
-                f"lengths are {self.min_length} to {self.max_length}; planting {self.num_tastes} tastes takes half of {least}"
+                f"lives are {self.min_length} to {self.max_length} long; they must have {least} interactions at least, "
+                f"half of which plant {self.num_tastes} tastes, and the shortest cannot be longer than the longest"
             )
         if not 1 <= self.num_tastes <= self.num_topics or self.life_days > self.num_days:
             raise ValueError(
