@@ -15,7 +15,7 @@ from bench.quality.task import Provenance, Task
 from model.catalogue import collect_items
 from model.training.histories import Histories, Index, build_histories
 from model.training.replay import replay
-from state.event_log import read_event_log
+from state.event_log import EventLog, read_event_log
 from state.segments import HistoryConfig
 
 MIN_ITEM_ROWS = 5
@@ -66,47 +66,51 @@ def load_shuffled() -> SyntheticTask:
 def make_task(name: str, config: StreamConfig, segments: HistoryConfig = SEGMENTS) -> SyntheticTask:
     """Write the stream's files into the cache, once, and read them."""
     files = _files(config)
-    log = replay(read_event_log(files.events), segments)
-    # Users by number, so that positions in histories and rows of the truth are the same.
-    numbers = np.array([int(user.removeprefix("user-")) for user in log.user_ids])
-    log = replace(log, user_ids=sorted(log.user_ids), user_index=numbers[log.user_index])
+    log = _by_number(replay(read_event_log(files.events), segments))
     histories = build_histories(log)
-    truth = pyarrow.parquet.read_table(files.truth, columns=["cause", "reach"])
-    if len(truth) != len(histories.rows):
-        raise ValueError(
-            f"{files.directory}: {len(truth)} interactions were made, {len(histories.rows)} are in the log; remove it"
-        )
+    causes, reaches = _truth(files, len(histories.rows))
     items = collect_items(log.rows, MIN_ITEM_ROWS, files.items)
     place, length = _places(histories)
-    by_user = np.argsort(log.user_index, kind="stable")
+    validated, tested = (place >= np.floor(b * length) for b in (VALIDATION_BEGINS, TEST_BEGINS))
     trained = np.empty(len(place), np.bool_)
-    trained[by_user] = place < np.floor(VALIDATION_BEGINS * length)
+    trained[np.argsort(log.user_index, kind="stable")] = ~validated
     training = part_of(log, trained)
-    causes = truth["cause"].combine_chunks()
-    cause_names = np.array(causes.dictionary.to_pylist())
-    known = np.array([CAUSES.index(cause) for cause in cause_names])[causes.indices.to_numpy()]
-    is_target = np.isin(histories.rows["item_id"], items.item_ids)
-    tested = is_target & (place >= np.floor(TEST_BEGINS * length))
-    validated = is_target & (place >= np.floor(VALIDATION_BEGINS * length)) & ~tested
+    ranked = np.isin(histories.rows["item_id"], items.item_ids)
     return SyntheticTask(
         name=name,
         training=training,
         histories=histories,
-        cuts=_chosen(histories, known, tested),
-        validation_cuts=_chosen(
-            histories, known, validated & (place < np.floor(TEST_BEGINS * length))
-        ),
+        cuts=_chosen(histories, causes, ranked & tested),
+        validation_cuts=_chosen(histories, causes, ranked & validated & ~tested),
         items=counted_in(training, items),
         items_path=files.items,
         segments=segments,
         repeats=True,
         provenance=_provenance(config),
+        strata={cause: causes == number for number, cause in enumerate(CAUSES)},
         config=config,
         content_path=files.content,
-        causes=known,
-        strata={cause: known == number for number, cause in enumerate(CAUSES)},
-        reaches=truth["reach"].to_numpy().astype(np.int64),
+        causes=causes,
+        reaches=reaches,
     )
+
+
+def _by_number(log: EventLog) -> EventLog:
+    """Users in the order of the truth, so that positions in histories are its rows."""
+    numbers = np.array([int(user.removeprefix("user-")) for user in log.user_ids])
+    return replace(log, user_ids=sorted(log.user_ids), user_index=numbers[log.user_index])
+
+
+def _truth(files: Files, num_rows: int) -> tuple[Index, Index]:
+    """Causes, as indices into CAUSES, and reaches."""
+    table = pyarrow.parquet.read_table(files.truth, columns=["cause", "reach"])
+    if len(table) != num_rows:
+        raise ValueError(
+            f"{files.directory}: {len(table)} interactions were made, {num_rows} are in the log; remove it"
+        )
+    told = table["cause"].combine_chunks()
+    numbers = np.array([CAUSES.index(cause) for cause in told.dictionary.to_pylist()])
+    return numbers[told.indices.to_numpy()], table["reach"].to_numpy().astype(np.int64)
 
 
 def _files(config: StreamConfig) -> Files:
