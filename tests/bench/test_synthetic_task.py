@@ -102,4 +102,4 @@ def test_other_tasks_are_refused() -> None:
 
     other: Task = Other()  # type: ignore[assignment]
     with pytest.raises(TypeError, match="ml1m is not a synthetic stream"):
-        next(OracleRanker().rank(other, np.array([1])))
+        OracleRanker().rank(other, np.array([1]))

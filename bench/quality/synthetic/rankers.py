@@ -39,19 +39,25 @@ class OracleRanker:
         self._seed = budget.seed
 
     def rank(self, task: Task, cuts: Index) -> Iterator[ItemIds]:
-        """By probability; `cuts` of one user should be neighbours, for a life is made anew for the next user."""
+        """By probability."""
         synthetic = of_stream(task)
-        topics = topics_of(synthetic.config)
-        oracle, user, life = Oracle(synthetic.config, topics), -1, None
-        ids = synthetic.items.item_ids
-        ranked = np.searchsorted(topics.item_ids, ids)
+        users = synthetic.histories.users[cuts]
+        ranked: dict[int, ItemIds] = {}
+        for user in np.unique(users).tolist():  # a life is made once
+            ranked |= self._rank_user(synthetic, user, cuts[users == user])
+        return (ranked[cut] for cut in cuts.tolist())
+
+    def _rank_user(self, task: SyntheticTask, user: int, cuts: Index) -> dict[int, ItemIds]:
+        topics = topics_of(task.config)
+        oracle, life = Oracle(task.config, topics), live(task.config, topics, user)
+        ids = task.items.item_ids
+        places = np.searchsorted(topics.item_ids, ids)
+        lists = {}
         for cut in cuts.tolist():
-            if life is None or synthetic.user_of(cut) != user:
-                user = synthetic.user_of(cut)
-                life = live(synthetic.config, topics, user)
-            place = cut - int(synthetic.histories.user_start[cut])
-            scores = oracle.item_probabilities(life, place)[ranked]
-            yield ids[best_places(scores, NUM_RANKED, self._seed, cut)]
+            place = cut - int(task.histories.user_start[cut])
+            scores = oracle.item_probabilities(life, place)[places]
+            lists[cut] = ids[best_places(scores, NUM_RANKED, self._seed, cut)]
+        return lists
 
 
 class SyntheticGemstream(Gemstream):

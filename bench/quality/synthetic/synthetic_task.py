@@ -36,10 +36,6 @@ class SyntheticTask(Task):
     """Per interaction of `histories`, an index into CAUSES."""
     reaches: Index
 
-    def user_of(self, cut: int) -> int:
-        """Number of the user in the stream."""
-        return int(self.histories.users[cut])
-
 
 def load_task() -> SyntheticTask:
     """All causes."""
