@@ -32,7 +32,7 @@ class CauseWeights:
 class StreamConfig:
     """One stream. The defaults suit segments of 16 recent and 64 mid-term interactions, in chunks of 16."""
 
-    num_users: int = 1_000
+    num_users: int = 600
     min_length: int = 300
     max_length: int = 900
     """Lengths of lives are log-uniform."""
