@@ -12,15 +12,17 @@ from rich.console import Console
 from bench.quality import event_files
 from bench.quality.compare import Run, compare
 from bench.quality.describe import describe
-from bench.quality.registry import RANKERS, TASKS, checked_names, load_task
+from bench.quality.registry import FAMILIES, RANKERS, TASKS, checked_names, load_task, make_ranker
 from bench.quality.sources import DataSetUnusable
 from bench.quality.tables import WIDTH, show
 from bench.quality.task import Budget, Task
 from bench.report import write_report
+from model.errors import ModelError
 from model.training.histories import Index
 
 QUICK_BASKETS = 1_000
-DEFAULT_RANKERS = "gemstream,popularity,own_counts_500,best_counts"
+QUICK_RANKERS = "gemstream,popularity,own_counts_500,best_counts"
+DEFAULT_RANKERS = f"{QUICK_RANKERS},tifuknn,boosted"
 
 console = Console(stderr=True, width=WIDTH)
 
@@ -57,10 +59,13 @@ def _parse_arguments() -> argparse.Namespace:
     arguments = parser.parse_args()
     try:
         arguments.sets = checked_names(arguments.sets.split(","), TASKS, "data set")
-        arguments.rankers = checked_names(arguments.rankers.split(","), RANKERS, "ranker")
+        default = QUICK_RANKERS if arguments.quick else DEFAULT_RANKERS
+        arguments.rankers = (arguments.rankers or default).split(",")
+        for name in arguments.rankers:
+            make_ranker(name)  # refuses unknown names before anything is trained
         arguments.seeds = [int(seed) for seed in arguments.seeds.split(",")]
         arguments.columns = event_files.parsed_columns(arguments.columns)
-    except ValueError as error:
+    except (ValueError, ModelError) as error:
         parser.error(str(error))
     arguments.minutes = arguments.minutes or (0.8 if arguments.quick else 4.0)
     if arguments.quick and arguments.baskets is None:
@@ -72,7 +77,10 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="make bench NAME=quality", description=__doc__)
     parser.add_argument("--quick", action="store_true", help="a short training, fewer cuts")
     parser.add_argument("--sets", default="complete_journey", help=",".join(TASKS))
-    parser.add_argument("--rankers", default=DEFAULT_RANKERS, help=",".join(RANKERS))
+    parser.add_argument(
+        "--rankers",
+        help=f"{','.join([*RANKERS, *FAMILIES])}; default: {DEFAULT_RANKERS}, quick: {QUICK_RANKERS}",
+    )
     parser.add_argument("--seeds", default="0", help="such as 0,1,2")
     parser.add_argument("--minutes", type=float, help="to learn; default: 4, quick: 0.8")
     parser.add_argument("--baskets", type=int, help="cuts drawn; default: all, quick: 1,000")

@@ -18,9 +18,9 @@ from state.item_statistics import DAY_MS
 
 _LABEL_DAYS = 56
 """The end of the training: baskets to learn from; item statistics are as of its beginning."""
-_MAX_TRAINING_CUTS, _MAX_VALIDATION_CUTS = 12_000, 2_000
+_MAX_TRAINING_CUTS, _MAX_VALIDATION_CUTS = 24_000, 3_000
 _CUTS_AT_ONCE = 256
-_PATIENCE = 20
+_PATIENCE = 40
 _MAX_ROUNDS = 1_000
 _SHARE_TO_LEARN = 0.85
 PARAMETERS = {
@@ -28,9 +28,9 @@ PARAMETERS = {
     "metric": "ndcg",
     "eval_at": [10],
     "lambdarank_truncation_level": 30,
-    "learning_rate": 0.1,
-    "num_leaves": 63,
-    "min_data_in_leaf": 200,
+    "learning_rate": 0.08,
+    "num_leaves": 15,
+    "min_data_in_leaf": 500,
     "feature_fraction": 0.8,
     "bagging_fraction": 0.8,
     "bagging_freq": 1,
@@ -95,16 +95,18 @@ class Boosted:
     def _pool(
         self, task: Task, cuts: Index, known_until_ms: int, like: lightgbm.Dataset | None = None
     ) -> lightgbm.Dataset:
-        """Candidates of these cuts with labels; cuts none of whose targets is a candidate teach nothing."""
+        """Candidates of these cuts with labels; in training, those of one cut weigh one over the number of its targets."""
         table = CandidateTable(task, known_until_ms)
         parts = [table.at(cuts[i : i + _CUTS_AT_ONCE]) for i in range(0, len(cuts), _CUTS_AT_ONCE)]
         groups = [np.bincount(part.row) for part in parts]
         found = [_labels(task, part) for part in parts]
+        weights = np.concatenate([weights for _, weights in found])
         return lightgbm.Dataset(
             np.concatenate([part.features for part in parts]),
             np.concatenate([labels for labels, _ in found]),
             group=np.concatenate(groups),
-            weight=np.concatenate([weights for _, weights in found]),
+            # Of a validation, LightGBM takes the mean over baskets: there each weighs one already.
+            weight=weights if like is None else None,
             feature_name=list(FEATURES),
             reference=like,
         )

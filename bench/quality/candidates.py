@@ -11,6 +11,8 @@ from model.training.histories import Index
 from state.item_statistics import DAY_MS, HALF_LIVES_DAYS
 
 NUM_POPULAR = 60
+NUM_KEPT = 120
+"""Of each cut. What else a long history holds is never a target, and there is much of it: trees learn it instead."""
 _POPULAR_DAYS = 28
 FEATURES = (
     *(f"count_{days}_days" for days in HALF_LIVES_DAYS),
@@ -42,7 +44,7 @@ class Candidates:
 
 
 class CandidateTable:
-    """The items of a history and the most popular ones. Items' public record ends at `known_until_ms`."""
+    """The most promising of a history's items and of the most popular ones. Items' public record ends at `known_until_ms`."""
 
     def __init__(self, task: Task, known_until_ms: int) -> None:
         """Raises nothing: an empty record gives zeros."""
@@ -88,7 +90,8 @@ class CandidateTable:
             self._describe_own(features, np.searchsorted(keys, own), positions, cuts[row])
         row, item = keys // self._num_items, keys % self._num_items
         self._describe_rest(features, row, item, cuts)
-        return Candidates(cuts, row, item, features)
+        kept = _promising(row, features)
+        return Candidates(cuts, row[kept], item[kept], features[kept])
 
     def _describe_own(self, features: _Floats, pair: Index, positions: Index, cuts: Index) -> None:
         """Counts and times. `pair`: per row of the histories, its candidate; `cuts`: its cut."""
@@ -123,3 +126,14 @@ class CandidateTable:
         features[:, column + 6] = self._popularity[item]
         features[:, column + 7] = (cuts - starts)[row]
         features[:, column + 8] = baskets[row]
+
+
+def _promising(row: Index, features: _Floats) -> Index:
+    """Places of the NUM_KEPT candidates of each cut that plain counts put first, in order."""
+    fading, count, popularity = (
+        features[:, FEATURES.index(name)]
+        for name in ("count_56_days", "count", "popularity_4_weeks")
+    )
+    order = np.lexsort((-(fading + 0.1 * count + 100 * popularity), row))
+    starts = np.searchsorted(row, row)
+    return np.sort(order[np.arange(len(row)) - starts < NUM_KEPT])

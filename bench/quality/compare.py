@@ -10,7 +10,7 @@ import numpy as np
 from bench.quality.intervals import Estimate, estimate
 from bench.quality.metrics import METRICS, Scores, by_length, by_reach, by_stratum, score
 from bench.quality.rankings import NONE, as_table
-from bench.quality.registry import RANKERS, make_ranker
+from bench.quality.registry import make_ranker, module_of
 from bench.quality.results import Question, Result, load_result, save_result
 from bench.quality.targets import Targets, find_targets
 from bench.quality.task import Budget, Detailed, Task
@@ -52,19 +52,20 @@ def compare(run: Run, task: Task, cuts: Index) -> dict[str, Any]:
         if name != first:
             differences = {metric: found.difference(estimates[first], metric) for metric in METRICS}
             figures[name]["difference_to"] = {first: differences}
-    return figures
+    without_nan: dict[str, Any] = _without_nan(figures)
+    return without_nan
 
 
 def _answer(run: Run, task: Task, cuts: Index, name: str, seed: int) -> Result:
     budget = replace(run.budget, seed=seed)
-    question = Question(task, cuts, name, RANKERS[name].partition(":")[0], budget)
+    ranker = make_ranker(name)
+    question = Question(task, cuts, ranker.name, module_of(name), budget)
     kept = None if run.fresh else load_result(question)
     if kept is not None:
         run.tell(f"{task.name}, {name}, seed {seed}: kept from an earlier run")
         return kept
     run.tell(f"{task.name}, {name}, seed {seed}: {len(cuts):,} cuts")
     start = time.monotonic()
-    ranker = make_ranker(name)
     ranker.fit(task, budget)
     fitted = time.monotonic()
     table = as_table(task, cuts, ranker.rank(task, cuts))
@@ -111,3 +112,12 @@ def _strata(task: Task, cuts: Index, targets: Targets, seeds: list[Scores]) -> d
 
 def _mean_of(found: list[dict[str, float]]) -> dict[str, float]:
     return {name: round(float(np.mean([one[name] for one in found])), 4) for name in found[0]}
+
+
+def _without_nan(found: Any) -> Any:
+    """JSON knows no nan: None where there was nothing to measure."""
+    if isinstance(found, dict):
+        return {name: _without_nan(value) for name, value in found.items()}
+    if isinstance(found, list):
+        return [_without_nan(value) for value in found]
+    return None if isinstance(found, float) and np.isnan(found) else found

@@ -70,4 +70,6 @@ def _drawn_means(
 
 
 def _percentiles(draws: npt.NDArray[np.float64]) -> list[float]:
+    if np.isnan(draws).all():
+        return [float("nan")] * 2
     return [round(float(bound), 4) for bound in np.nanpercentile(draws, (2.5, 97.5))]

@@ -33,6 +33,11 @@ RANKERS = {
     "gemstream_synthetic_without_lifecycle": "bench.quality.synthetic.rankers:WithoutLifecycle",
     "gemstream": "bench.quality.gemstream_ranker:Gemstream",
 }
+FAMILIES = {
+    "ablation:VARIANT": "bench.quality.ablations:make_ablated",
+    "bundle:PATH": "bench.quality.gemstream_ranker:TrainedGemstream",
+}
+"""Of rankers that take what stands behind the colon."""
 
 
 def load_task(name: str) -> Task:
@@ -42,9 +47,24 @@ def load_task(name: str) -> Task:
 
 
 def make_ranker(name: str) -> Ranker:
-    """A ranker that has learned nothing yet."""
-    make: Callable[[], Ranker] = pkgutil.resolve_name(RANKERS[name])
-    return make()
+    """A ranker that has learned nothing yet. Raises ValueError for names that are not known."""
+    family, _, variant = name.partition(":")
+    path = _families().get(family) if variant else RANKERS.get(name)
+    if path is None:
+        raise ValueError(f"no ranker {name}; there are {', '.join([*RANKERS, *FAMILIES])}")
+    make: Callable[..., Ranker] = pkgutil.resolve_name(path)
+    return make(variant) if variant else make()
+
+
+def module_of(name: str) -> str:
+    """Where a ranker is made."""
+    family, _, variant = name.partition(":")
+    path = _families()[family] if variant else RANKERS[name]
+    return path.partition(":")[0]
+
+
+def _families() -> dict[str, str]:
+    return {name.partition(":")[0]: path for name, path in FAMILIES.items()}
 
 
 def checked_names(given: Iterable[str], known: Iterable[str], what: str) -> list[str]:

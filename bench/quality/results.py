@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import re
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -34,6 +35,7 @@ class Question:
     task: Task
     cuts: Index
     ranker: str
+    """The name that it has itself."""
     module: str
     """Where the ranker is made."""
     budget: Budget
@@ -43,12 +45,14 @@ class Question:
         """Of its answer."""
         asked = [
             fingerprint(self.task),
+            self.ranker,
             hashlib.sha256(self.cuts.tobytes()).hexdigest(),
             asdict(self.budget),
             code_version(self.module),
         ]
         key = hashlib.sha256(json.dumps(asked).encode()).hexdigest()[:12]
-        name = f"{self.task.name}-{self.ranker}-{self.budget.seed}-{key}.npz"
+        ranker = re.sub(r"[^\w.-]", "_", self.ranker)
+        name = f"{self.task.name}-{ranker}-{self.budget.seed}-{key}.npz"
         return CACHE / "results" / name
 
 

@@ -6,6 +6,7 @@ from rich.console import Console
 from rich.table import Table
 
 WIDTH = 100
+_NOTHING = "-"
 _SHORT = {
     "recall_at_10": "R@10",
     "recall_at_20": "R@20",
@@ -59,13 +60,15 @@ def _table(console: Console, title: str, columns: list[str], rows: dict[str, lis
 def _metrics(figures: dict[str, Any]) -> list[str]:
     cells = []
     for metric in _SHORT:
-        low, high = figures["interval"][metric]
-        cells.append(f"{_short(figures[metric])} {_half(low, high)}")
+        mean, (low, high) = figures[metric], figures["interval"][metric]
+        cells.append(_NOTHING if mean is None else f"{_short(mean)} {_half(low, high)}")
     return [*cells, f"{figures['minutes']:.1f}"]
 
 
-def _signed(difference: list[float]) -> str:
+def _signed(difference: list[float | None]) -> str:
     mean, low, high = difference
+    if mean is None or low is None or high is None:
+        return _NOTHING
     return f"{'-' if mean < 0 else '+'}{_short(abs(mean))} {_half(low, high)}"
 
 

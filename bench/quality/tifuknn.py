@@ -1,7 +1,8 @@
 """TIFUKNN (Hu et al., SIGIR 2020, arXiv 2006.00556): a user's decayed baskets, and those of the users nearest to them."""
 
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -34,7 +35,7 @@ class TifuKnnConfig:
 
 
 class TifuKnn:
-    """Chooses its hyperparameters on the validation cuts, one after the other."""
+    """Chooses its hyperparameters on the validation cuts."""
 
     name = "tifuknn"
 
@@ -93,8 +94,7 @@ class BasketVectors:
 
     def at(self, cuts: Index) -> csr_matrix:
         """[cuts, items]: from everything of the user before each cut."""
-        starts = self._start[np.minimum(cuts, len(self._start) - 1)]
-        return self.between(starts, cuts)
+        return self.between(self._start[cuts], cuts)
 
     def between(self, starts: Index, ends: Index) -> csr_matrix:
         """[stretches, items]: from the interactions of each stretch of whole baskets of one user."""
@@ -140,15 +140,18 @@ def _nearest(distances: npt.NDArray[np.floating], num_neighbours: int) -> csr_ma
 
 
 def _chosen(task: Task) -> TifuKnnConfig:
-    """Coordinate by coordinate from the paper's setting for grocery receipts."""
-    chosen = TifuKnnConfig()
-    for name, values in (
-        ("own_share", (0.2, 0.5, 0.7, 0.9)),
-        ("group_size", (3, 7, 14)),
-        ("between_decay", (0.6, 0.8, 0.9)),
-        ("within_decay", (0.9, 1.0)),
-        ("num_neighbours", (100, 300, 900)),
-    ):
-        grid = [TifuKnnConfig(**{**asdict(chosen), name: value}) for value in values]
+    """How baskets fade first, in all combinations, as these depend on each other; then the others in turn."""
+    grid = [
+        TifuKnnConfig(group_size=size, within_decay=1, between_decay=decay)
+        for size, decay in product((3, 7, 14), (0.6, 0.7, 0.8, 0.9))
+    ]
+    chosen: TifuKnnConfig = best_on_validation(task, grid, TifuKnn)
+    others: dict[str, tuple[Any, ...]] = {
+        "within_decay": (0.9, 1),
+        "num_neighbours": (100, 300, 900),
+        "own_share": (0.2, 0.5, 0.7, 0.9),
+    }
+    for name, values in others.items():
+        grid = [replace(chosen, **{name: value}) for value in values]
         chosen = best_on_validation(task, grid, TifuKnn)
     return chosen

@@ -217,3 +217,19 @@ def test_what_cannot_repeat_is_no_candidate() -> None:
     found = CandidateTable(task, 2**62).at(task.cuts)
     for row, item in zip(found.row, found.item, strict=True):
         assert task.items.item_ids[item] not in task.seen(int(task.cuts[row]))
+
+
+def test_the_candidates_with_the_highest_counts_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    task = time_split_task(random_rows(1), 20, 30)
+    every = CandidateTable(task, 2**62).at(task.cuts)
+    monkeypatch.setattr("bench.quality.candidates.NUM_KEPT", 5)
+    kept = CandidateTable(task, 2**62).at(task.cuts)
+    assert np.bincount(kept.row).tolist() == [5] * len(task.cuts)
+    columns = [FEATURES.index(name) for name in ("count_56_days", "count", "popularity_4_weeks")]
+    coarse = {}
+    for name, found in (("every", every), ("kept", kept)):
+        scores = found.features[:, columns] @ np.array([1, 0.1, 100])
+        coarse[name] = [
+            np.sort(scores[found.row == row])[::-1][:5] for row in range(len(task.cuts))
+        ]
+    assert np.array(coarse["kept"]) == pytest.approx(np.array(coarse["every"]))
