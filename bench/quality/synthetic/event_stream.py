@@ -147,8 +147,7 @@ def _events(config: StreamConfig, topics: Topics, user: int, life: Life) -> pa.T
 
 def _openings(life: Life) -> Index:
     """Per interaction, the place where its session was opened."""
-    starts: Index = np.flatnonzero(life.opens)
-    return starts[np.cumsum(life.opens) - 1]
+    return np.asarray(np.flatnonzero(life.opens)[np.cumsum(life.opens) - 1])
 
 
 def _told(config: StreamConfig, length: int, random: np.random.Generator) -> Index:
