@@ -21,9 +21,9 @@ SETTINGS: Changes = {
     "network.features.item_buckets": 16_384,
     "targets": 24,
     "target_window": 96,
-    "learning_rate": 3e-3,
+    "learning_rate": 1.5e-3,
     "repeat_share": 0.03,
-    "stages.shares": (0.8, 0.05, 0.15),
+    "stages.shares": (0.96, 0.02, 0.02),  # top_k is more than the mid-term segment
     "stages.patience": 100,
 }
 
