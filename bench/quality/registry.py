@@ -28,6 +28,8 @@ RANKERS = {
     "best_counts": "bench.quality.counts:TunedCounts",
     "tifuknn": "bench.quality.tifuknn:TifuKnn",
     "boosted": "bench.quality.boosted:Boosted",
+    "sasrec": "bench.quality.sasrec:Sasrec",
+    "tiger": "bench.quality.tiger:Tiger",
     "oracle": "bench.quality.synthetic.rankers:OracleRanker",
     "gemstream_synthetic": "bench.quality.synthetic.rankers:SyntheticGemstream",
     "gemstream_synthetic_without_lifecycle": "bench.quality.synthetic.rankers:WithoutLifecycle",
