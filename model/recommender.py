@@ -164,9 +164,10 @@ class Recommender:
         evidence = self._evidence(context, view.catalogue)
         blocked_candidates = None
         if not query.repeats:
-            blocked_candidates = torch.ones_like(evidence.items, dtype=torch.bool)
-        elif blocked is not None:
-            blocked_candidates = torch.from_numpy(blocked)[evidence.items]
+            blocked_candidates = ~evidence.new
+        if blocked is not None:
+            also = torch.from_numpy(blocked)[evidence.items]
+            blocked_candidates = also if blocked_candidates is None else blocked_candidates | also
         return _Request(
             place=place,
             context=context,
@@ -188,6 +189,7 @@ class Recommender:
                 catalogue,
                 config.features.item_buckets,
                 config.repeats.max_items,
+                config.repeats.max_popular,
             )
             evidence = self.bundle.network.repeat_evidence(candidates, context.bos)
             context.evidence = (catalogue, evidence)
