@@ -19,6 +19,7 @@ from torch.nn import functional
 from model.errors import ModelConfigError
 from model.layers import LayerConfig
 from model.repeat_features import NUM_FEATURES, SINCE_LAST, STRENGTH, RepeatCandidates
+from state.item_statistics import HALF_LIVES_DAYS
 
 _NEVER = -1e9
 _FIRST_LOG_SMOOTHING = 4.6  # the generator weighs as much as a hundred interactions
@@ -26,6 +27,7 @@ _PRIOR_RETURNING, _PRIOR_BUYERS, _PRIOR_RECENT = 2.0, 20.0, 0.5
 _PRIOR_INTERVALS, _PRIOR_LOG_INTERVAL = 10.0, 3.0  # three weeks, where nothing is known
 NUM_ITEM_COUNTS = 7
 _NUM_ITEM_FEATURES = 7
+_NUM_SIMILARITIES = len(HALF_LIVES_DAYS)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,7 +42,7 @@ class RepeatConfig:
     """Most probable candidates of a request that count in full when items are ranked."""
     tail_weight: float = 0.1
     """Of all other candidates that the history holds; 1: as probable as they are."""
-    hidden_width: int = 32
+    hidden_width: int = 64
 
     def __post_init__(self) -> None:
         """Check the sizes, and that the weight is above 0 and at most 1."""
@@ -167,15 +169,18 @@ class Repeats(nn.Module):
     """[I, 7]: as in `set_item_counts`."""
     feature_mean: Tensor
     feature_scale: Tensor
+    vector_mean: Tensor
+    """[H]: of the item table, by how often items are candidates."""
 
     def __init__(self, layer: LayerConfig, config: RepeatConfig, item_buckets: int) -> None:
         """Decayed counts, to begin with; `item_buckets` as in the item table, whose rows candidates are known by."""
         super().__init__()
         last = nn.Linear(config.hidden_width, 1)
-        num_features = NUM_FEATURES + _NUM_ITEM_FEATURES
+        num_features = NUM_FEATURES + _NUM_ITEM_FEATURES + _NUM_SIMILARITIES
         self.register_buffer("item_counts", torch.zeros(item_buckets, NUM_ITEM_COUNTS))
         self.register_buffer("feature_mean", torch.zeros(num_features))
         self.register_buffer("feature_scale", torch.ones(num_features))
+        self.register_buffer("vector_mean", torch.zeros(layer.width))
         self.score = nn.Sequential(
             nn.Linear(num_features, config.hidden_width),
             nn.SiLU(),
@@ -197,24 +202,28 @@ class Repeats(nn.Module):
     ) -> RepeatEvidence:
         """From the candidates, their vectors in the item table, and the decoder's BOS state."""
         met_BN1 = vectors_BNH @ self.to_query(bos_BH)[..., None]
-        scores_BN = self.scores(candidates) + met_BN1[..., 0] / vectors_BNH.shape[-1] ** 0.5
+        scores_BN = (
+            self.scores(candidates, vectors_BNH) + met_BN1[..., 0] / vectors_BNH.shape[-1] ** 0.5
+        )
         return RepeatEvidence(
             candidates.items, candidates.sids, scores_BN, self.gate(bos_BH)[:, 0], candidates.new
         )
 
-    def shares(self, candidates: RepeatCandidates) -> Tensor:
+    def shares(self, candidates: RepeatCandidates, vectors_BNH: Tensor) -> Tensor:
         """[B, N]: P_repeat, were there no context."""
-        scores_BN = self.scores(candidates).masked_fill(~candidates.real, _NEVER)
+        scores_BN = self.scores(candidates, vectors_BNH).masked_fill(~candidates.real, _NEVER)
         return scores_BN.softmax(-1) * candidates.real
 
-    def scores(self, candidates: RepeatCandidates) -> Tensor:
+    def scores(self, candidates: RepeatCandidates, vectors_BNH: Tensor) -> Tensor:
         """[B, N]: what statistics and items say, whatever the context."""
-        features = (self._all_features(candidates) - self.feature_mean) / self.feature_scale
+        features = (
+            self._all_features(candidates, vectors_BNH) - self.feature_mean
+        ) / self.feature_scale
         learned_BN = self.score(features)[..., 0] + self.item_score(candidates.rows)[..., 0]
         return candidates.features[..., STRENGTH] + learned_BN
 
-    def _all_features(self, candidates: RepeatCandidates) -> Tensor:
-        """[B, N, F + 7]: of user and item, then of the item, then how overdue it is by its own mean interval.
+    def _all_features(self, candidates: RepeatCandidates, vectors_BNH: Tensor) -> Tensor:
+        """[B, N, F + 11]: of user and item; of the item; how overdue it is by its own mean interval; `_similarities`.
 
         Of the item: share of buyers who returned; popularity over one, four and eight weeks; buyers; mean interval.
         """
@@ -234,7 +243,19 @@ class Repeats(nn.Module):
             ],
             -1,
         )
-        return torch.cat([candidates.features, of_item], -1)
+        similarities = self._similarities(candidates, vectors_BNH.detach())
+        return torch.cat([candidates.features, of_item, similarities], -1)
+
+    def _similarities(self, candidates: RepeatCandidates, vectors_BNH: Tensor) -> Tensor:
+        """[B, N, 4], of items that the history lacks: cosine with the history's items, weighed by each decayed count.
+
+        0 for those it holds: they are part of what they would be compared with.
+        """
+        had_BN1 = (candidates.real & ~candidates.new)[..., None]
+        weights_BNK = candidates.features[..., :_NUM_SIMILARITIES].exp() * had_BN1
+        centred_BNH = functional.normalize(vectors_BNH - self.vector_mean, dim=-1)
+        tastes_BHK = functional.normalize(centred_BNH.mT @ weights_BNK, dim=1)
+        return (centred_BNH @ tastes_BHK) * candidates.new[..., None]
 
     @torch.no_grad()
     def set_item_counts(self, rows: Tensor, counts: Tensor) -> None:
@@ -246,9 +267,10 @@ class Repeats(nn.Module):
         self.item_counts.zero_().index_add_(0, rows, counts.float())
 
     @torch.no_grad()
-    def standardise(self, candidates: RepeatCandidates) -> None:
-        """Fix the features' means and scales by a sample of contexts."""
-        features = self._all_features(candidates)[candidates.real]
-        if len(features):
+    def standardise(self, candidates: RepeatCandidates, vectors_BNH: Tensor) -> None:
+        """Fix the means of vectors, and the features' means and scales, by a sample of contexts."""
+        if candidates.real.any():
+            self.vector_mean.copy_(vectors_BNH[candidates.real].mean(0))
+            features = self._all_features(candidates, vectors_BNH)[candidates.real]
             self.feature_mean.copy_(features.mean(0))
             self.feature_scale.copy_(features.std(0, correction=0).clamp(min=0.1))

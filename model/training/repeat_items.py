@@ -5,6 +5,7 @@ import numpy.typing as npt
 import torch
 
 from model.features import hash_buckets
+from model.network import Network
 from model.repeats import NUM_ITEM_COUNTS, Repeats
 from model.training.batches import BatchBuilder
 from model.training.histories import Histories
@@ -54,8 +55,9 @@ def _once_per_user(histories: Histories) -> Records:
     )
 
 
-def standardise(repeats: Repeats, builder: BatchBuilder, seed: int) -> None:
+def standardise(network: Network, builder: BatchBuilder, seed: int) -> None:
     """Means and scales of the features, from a sample of training cuts."""
     random = np.random.default_rng(seed)
     cuts = random.choice(builder.histories.train_cuts, _SAMPLE)
-    repeats.standardise(builder.repeats(cuts)[0])
+    candidates = builder.repeats(cuts)[0]
+    network.repeats.standardise(candidates, network.features.vid(candidates.rows))

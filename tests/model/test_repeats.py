@@ -218,6 +218,18 @@ def test_an_item_disliked_at_last_is_no_candidate(bundle: Bundle) -> None:
     assert not nothing.real.any()
 
 
+def similarities_of_last(vectors: np.ndarray, candidates: RepeatCandidates) -> list[float]:
+    """Of the third candidate, which the history lacks, to the other two."""
+    centred = vectors - vectors.mean(0)
+    centred /= np.linalg.norm(centred, axis=1, keepdims=True)
+    similarities = []
+    for k in range(len(HALF_LIVES_DAYS)):
+        weights = np.exp(candidates.features[0, :2, k].numpy())
+        taste = weights[0] * centred[0] + weights[1] * centred[1]
+        similarities.append(float(centred[2] @ taste) / np.linalg.norm(taste))
+    return similarities
+
+
 def test_scores_equal_a_loop_over_items() -> None:
     torch.manual_seed(0)
     module = Repeats(LAYER, RepeatConfig(hidden_width=3), 11)
@@ -228,7 +240,8 @@ def test_scores_equal_a_loop_over_items() -> None:
     rows = torch.tensor([[4, 9, 1]])
     candidates = RepeatCandidates(rows, rows, rows, torch.randn(1, 3, NUM_FEATURES))
     candidates.features[..., NEW] = torch.tensor([0.0, 0.0, 1.0])
-    module.standardise(candidates)
+    vectors = torch.randn(1, 3, 8)
+    module.standardise(candidates, vectors)
     counts = {4: (6, 2, 3, 6.5, 3, 10, 13), 9: (2, 2, 4, 2.5, 0, 0, 1), 1: (0,) * 7}
     inputs = []
     for i, row in enumerate([4, 9, 1]):
@@ -239,7 +252,10 @@ def test_scores_equal_a_loop_over_items() -> None:
             *(log((returning + 2) / (buyers + 20)), *(log(one + 0.5) for one in recent)),
             *(log(buyers + 1), interval, overdue),
         ]
-        inputs.append([*candidates.features[0, i].tolist(), *of_item])
+        similarities = [0.0] * len(HALF_LIVES_DAYS)
+        if row == 1:
+            similarities = similarities_of_last(vectors[0].numpy(), candidates)
+        inputs.append([*candidates.features[0, i].tolist(), *of_item, *similarities])
     table = np.array(inputs)
     x = (table - table.mean(0)) / table.std(0).clip(min=0.1)
     for layer in module.score:
@@ -249,7 +265,7 @@ def test_scores_equal_a_loop_over_items() -> None:
             x = x / (1 + np.exp(-x))
     own = module.item_score.weight.detach().numpy()[[4, 9, 1], 0]
     expected = table[:, STRENGTH] + x[:, 0] + own
-    np.testing.assert_allclose(module.scores(candidates)[0].detach(), expected, rtol=1e-4)
+    np.testing.assert_allclose(module.scores(candidates, vectors)[0].detach(), expected, rtol=1e-4)
 
 
 def test_the_listwise_loss_weighs_every_basket_alike() -> None:
