@@ -6,6 +6,7 @@ Shapes: B contexts, T code sequences per context (targets or beams), P positions
 states [BOS, codes of sequence 1, codes of sequence 2, ...], H width, N keys of a segment, M mid-term keys.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -98,15 +99,19 @@ class DecoderBlock(nn.Module):
         attended = self.self_attention(sequences, sequences, None, causal=True)
         attended_BTPH = attended.view(len(states_BQH), num_sequences, *attended.shape[1:])
         states_BQH = states_BQH + share_bos(attended_BTPH)
-        update = torch.zeros_like(states_BQH)
+        updates = {}
         if context.recent.vectors.shape[1]:
-            update = update + self.recent(states_BQH, context.recent)
+            updates["recent"] = self.recent(states_BQH, context.recent)
         if context.mid_term.vectors.shape[1]:
             selected = self._selected(states_BQH, context.mid_term, select, trace)
-            update = update + self.mid_term(states_BQH, selected)
+            updates["mid_term"] = self.mid_term(states_BQH, selected)
         if context.lifecycle.vectors.shape[1]:
-            update = update + self.lifecycle(states_BQH, context.lifecycle)
-        return self.residual_weight * states_BQH + update
+            updates["lifecycle"] = self.lifecycle(states_BQH, context.lifecycle)
+        return self.residual_weight * states_BQH + self.fuse(states_BQH, updates)
+
+    def fuse(self, states_BQH: Tensor, updates: Mapping[str, Tensor]) -> Tensor:
+        """[B, Q, H]: the streams' updates as one; absent streams have none."""
+        return sum(updates.values(), torch.zeros_like(states_BQH))
 
     def _selected(
         self, states_BQH: Tensor, segment: Segment, select: bool, trace: IndexerTrace | None

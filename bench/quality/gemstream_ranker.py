@@ -1,12 +1,15 @@
-"""Our own ranker: a bundle trained on the training weeks, asked for every test basket."""
+"""Our own ranker: a bundle trained on the training interactions, asked for every cut."""
 
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
+from rich.console import Console
 from rich.progress import Progress
 
-from bench.quality.complete_journey import Task
+from bench.quality.sources import CACHE
+from bench.quality.task import Budget, ItemIds, Task
 from model.bundle import Bundle, load_bundle
 from model.catalogue import CatalogueItem
 from model.new_items import NewItem, with_new_items
@@ -15,33 +18,50 @@ from model.training.config import TrainConfig
 from model.training.evaluate import rank_at
 from model.training.histories import Index
 from model.training.train import train
-from state.segments import HistoryConfig
 
 _ALL = 1_000_000  # lifecycle interactions: no sampling
 _NUM_ALIKE = 20
-HISTORY = HistoryConfig(recent_len=64, mid_term_len=256, chunk_len=64)
-"""As in the demo: three segments for every long history."""
 
 
-def train_bundle(task: Task, minutes: float, num_threads: int, out: Path) -> Bundle:
-    """With the default configuration but for the segments."""
-    config = TrainConfig(history=HISTORY, minutes=minutes, num_threads=num_threads)
-    with Progress() as progress:
-        train(task.training, task.items_path, config, out, progress)
-    return load_bundle(out)
+class Gemstream:
+    """The default configuration but for the task's segments, or another one under another name."""
 
+    def __init__(
+        self, name: str = "gemstream", config: TrainConfig | None = None, beam_width: int = 64
+    ) -> None:
+        """`config`: history, minutes, seed and number of threads are the task's and the budget's."""
+        self.name = name
+        self._config = config or TrainConfig()
+        self._beam_width = beam_width
+        self._bundle: Bundle | None = None
 
-def rank(
-    bundle: Bundle, task: Task, cuts: Index, beam_width: int, progress: Progress
-) -> Iterator[np.ndarray]:
-    """Item ids for the basket at each cut, best first."""
-    network, catalogue, trie = bundle.network, bundle.catalogue, bundle.trie
-    builder = BatchBuilder(task.histories, catalogue, network.config, bundle.history, _ALL)
-    ranked = rank_at(network, trie, builder, cuts, beam_width)
-    bar = progress.add_task("gemstream", total=len(cuts))
-    for best in ranked:
-        progress.advance(bar)
-        yield catalogue.item_ids[best]
+    def fit(self, task: Task, budget: Budget) -> None:
+        """Train a bundle; a training that was stopped goes on."""
+        config = replace(
+            self._config,
+            history=task.segments,
+            minutes=budget.minutes,
+            seed=budget.seed,
+            num_threads=budget.num_threads,
+        )
+        out = CACHE / task.name / f"{self.name}-{budget.seed}"
+        with Progress(console=Console(stderr=True)) as progress:
+            train(task.training, task.items_path, config, out, progress)
+        self.use(out)
+
+    def use(self, path: Path) -> None:
+        """Rank with this bundle."""
+        self._bundle = load_bundle(path)
+
+    def rank(self, task: Task, cuts: Index) -> Iterator[ItemIds]:
+        """Item ids for the basket at each cut, best first."""
+        if self._bundle is None:
+            raise RuntimeError("fit or use comes before rank")
+        bundle = with_all_items(self._bundle, task)
+        network, catalogue, trie = bundle.network, bundle.catalogue, bundle.trie
+        builder = BatchBuilder(task.histories, catalogue, network.config, bundle.history, _ALL)
+        for best in rank_at(network, trie, builder, cuts, self._beam_width):
+            yield catalogue.item_ids[best]
 
 
 def with_all_items(bundle: Bundle, task: Task) -> Bundle:

@@ -5,7 +5,8 @@ from typing import Any
 
 import numpy as np
 
-from model.training.histories import Histories, Index
+from bench.quality.task import Task
+from model.training.histories import Index
 
 LENGTHS = ((0, 200), (200, 500), (500, 1_000), (1_000, 1_000_000))
 _DISCOUNTS = 1 / np.log2(np.arange(2, 12))
@@ -14,9 +15,9 @@ _DISCOUNTS = 1 / np.log2(np.arange(2, 12))
 class Metrics:
     """Collects one ranker's figures."""
 
-    def __init__(self, histories: Histories, item_ids: np.ndarray) -> None:
-        """`item_ids`: all that is ranked; what else a basket holds does not count."""
-        self._histories, self._item_ids = histories, item_ids
+    def __init__(self, task: Task) -> None:
+        """Of rankings for this task."""
+        self._task = task
         self._per_basket: dict[str, list[float]] = {}
         self._lengths: list[int] = []
 
@@ -26,11 +27,8 @@ class Metrics:
             self._add(int(cut), ranking)
 
     def _add(self, cut: int, ranking: np.ndarray) -> None:
-        histories = self._histories
-        start, end = int(histories.user_start[cut]), int(histories.basket_end[cut])
-        ids = histories.rows["item_id"]
-        basket = np.intersect1d(ids[cut:end], self._item_ids)
-        new = np.setdiff1d(basket, ids[start:cut])
+        basket = self._task.targets(cut)
+        new = np.setdiff1d(basket, self._task.seen(cut))
         for k in (10, 20, 50):
             self._note(f"recall_at_{k}", float(np.isin(basket, ranking[:k]).mean()))
         hits = np.isin(ranking[:10], basket)
@@ -39,7 +37,7 @@ class Metrics:
         self._note(
             "new_recall_at_50", float(np.isin(new, ranking[:50]).mean()) if len(new) else np.nan
         )
-        self._lengths.append(cut - start)
+        self._lengths.append(cut - int(self._task.histories.user_start[cut]))
 
     def _note(self, name: str, value: float) -> None:
         self._per_basket.setdefault(name, []).append(value)

@@ -5,25 +5,28 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from bench.quality.complete_journey import Task
+from bench.quality.task import NUM_RANKED, Budget, ItemIds, Task
+from bench.quality.ties import best_places
 from model.training.histories import Index
 from state.item_statistics import DAY_MS
 
-NUM_RANKED = 50
-_NEWEST = 500
-_HALF_LIFE_DAYS, _BASE, _POPULARITY_WEIGHT = 28, 0.1, 30
 
-
-@dataclass(frozen=True)
+@dataclass
 class Counts:
-    """Item ids by a weighted count of the user's rows, plus popularity."""
+    """Items by a weighted count of the user's rows, plus popularity."""
 
+    name: str
     newest: int | None = None
     half_life_days: float | None = None
     base: float = 0.0
     popularity_weight: float = 1.0
+    seed: int = 0
 
-    def rank(self, task: Task, cuts: Index) -> Iterator[np.ndarray]:
+    def fit(self, task: Task, budget: Budget) -> None:
+        """Nothing is learned."""
+        self.seed = budget.seed
+
+    def rank(self, task: Task, cuts: Index) -> Iterator[ItemIds]:
         """The best for the basket at each cut."""
         ids = task.items.item_ids
         histories = task.histories
@@ -31,15 +34,16 @@ class Counts:
         known = ids[places] == histories.rows["item_id"]
         times = histories.rows["event_time_ms"]
         popularity = task.items.counts / task.items.counts.sum() * self.popularity_weight
-        for cut in cuts:
+        for cut in cuts.tolist():
             start = int(histories.user_start[cut])
             if self.newest is not None:
                 start = max(start, cut - self.newest)
             own = places[start:cut][known[start:cut]]
             weights = self._weights(times[start:cut][known[start:cut]], times[cut])
             scores = np.bincount(own, weights, minlength=len(ids)) + popularity
-            best = np.argpartition(-scores, NUM_RANKED)[:NUM_RANKED]
-            yield ids[best[np.argsort(-scores[best])]]
+            if not task.repeats:
+                scores[np.searchsorted(ids, task.seen(cut))] = -np.inf
+            yield ids[best_places(scores, NUM_RANKED, self.seed, cut)]
 
     def _weights(self, times_ms: Index, now_ms: int) -> np.ndarray:
         if self.half_life_days is None:
@@ -48,10 +52,16 @@ class Counts:
         return np.exp2(-age_days / self.half_life_days) + self.base
 
 
-BASELINES = {
-    "popularity": Counts(newest=0),
-    "own_counts_500": Counts(newest=_NEWEST),
-    "best_counts": Counts(
-        half_life_days=_HALF_LIFE_DAYS, base=_BASE, popularity_weight=_POPULARITY_WEIGHT
-    ),
-}
+def popularity() -> Counts:
+    """What everybody takes."""
+    return Counts("popularity", newest=0)
+
+
+def own_counts_500() -> Counts:
+    """How often the user took it among the newest 500 rows."""
+    return Counts("own_counts_500", newest=500)
+
+
+def best_counts() -> Counts:
+    """A half-life of 28 days, a base and popularity: the best counts known."""
+    return Counts("best_counts", half_life_days=28, base=0.1, popularity_weight=30)

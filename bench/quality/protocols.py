@@ -1,0 +1,49 @@
+"""How histories are split: cuts of the test and of validation, and what trains."""
+
+import numpy as np
+import numpy.typing as npt
+
+from bench.quality.events import part_of
+from model.catalogue import ItemTable
+from model.training.histories import Histories, Index, build_histories
+from state.event_log import EventLog
+
+Mask = npt.NDArray[np.bool_]
+
+
+def leave_one_out(log: EventLog) -> tuple[EventLog, Histories, Index, Index]:
+    """Training, histories, test cuts and validation cuts: the last interaction of each user tests, the one before it validates.
+
+    Every interaction must be a basket of its own. Users with fewer than three train and are not asked for.
+    """
+    histories = build_histories(log)
+    starts = np.flatnonzero(histories.user_start == np.arange(len(histories.rows)))
+    ends = np.append(starts[1:], len(histories.rows))
+    long_enough = ends - starts >= 3
+    last = ends[long_enough] - 1
+    trained = np.ones(len(histories.rows), bool)
+    trained[last] = trained[last - 1] = False
+    by_user = np.argsort(log.user_index, kind="stable")
+    kept = np.empty(len(trained), bool)
+    kept[by_user] = trained
+    return part_of(log, kept), histories, last, last - 1
+
+
+def cuts_between(
+    histories: Histories, items: ItemTable, begin_ms: int, end_ms: int, positive: Mask | None = None
+) -> Index:
+    """Starts of the baskets in a stretch of time that hold any target; those without a history before them, too."""
+    ranked = np.isin(histories.rows["item_id"], items.item_ids)
+    if positive is not None:
+        ranked &= positive
+    ends = histories.basket_end
+    cuts = np.unique(ends - histories.basket_size)
+    times = histories.rows["event_time_ms"][cuts]
+    cuts = cuts[(times >= begin_ms) & (times < end_ms)]
+    num_ranked = np.append(0, np.cumsum(ranked))
+    return cuts[num_ranked[ends[cuts]] > num_ranked[cuts]]
+
+
+def until(log: EventLog, end_ms: int) -> EventLog:
+    """The interactions before a time."""
+    return part_of(log, log.rows["event_time_ms"] < end_ms)
