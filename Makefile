@@ -2,6 +2,10 @@
 VENV := .venv
 PY := $(VENV)/bin/python
 BASE_PYTHON ?= python3
+WORKERS ?= 2
+
+# Where it is set, every process compiles all of PyTorch anew: ten seconds each.
+export PYTHONDONTWRITEBYTECODE :=
 
 .DEFAULT_GOAL := help
 .PHONY: help setup demo test lint format bench gen clean
@@ -19,7 +23,7 @@ demo: setup  ## Train, stream and recommend on a year of real grocery baskets
 
 test: setup  ## Run every check: lint, types, layers, unit, property, broker and end-to-end tests
 	@$(MAKE) --no-print-directory lint
-	@$(PY) -m pytest $(ARGS)
+	@$(PY) -m pytest --numprocesses $(WORKERS) --dist worksteal $(ARGS)
 
 lint: setup  ## Check style, types and the layers
 	@$(VENV)/bin/ruff check .

@@ -3,6 +3,7 @@
 Shapes: B contexts, W beams, P codes of a sequence from BOS on, H width, L blocks, A heads, C = H / A.
 """
 
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
@@ -86,9 +87,19 @@ class OpenVinoEngine:
         key = tuple(inputs[0].shape)
         if key not in self._requests:
             graph = build_graph(self._fused, [tensor.shape for tensor in inputs])
-            compiled = self._core.compile_model(graph, "CPU", self._settings)
+            compiled = _compile_apart(self._core, graph, self._settings)
             self._requests[key] = compiled.create_infer_request()
         return self._requests[key]
+
+
+def _compile_apart(core: ov.Core, graph: ov.Model, settings: dict[str, Any]) -> ov.CompiledModel:
+    """In a thread that ends with it.
+
+    OpenVINO 2026.4 gives the thread that compiles a signal stack of its own, in memory that the model frees when it is
+    dropped: the thread's next signal, as a SIGTERM to the main one, would end the process.
+    """
+    with ThreadPoolExecutor(1) as executor:
+        return executor.submit(core.compile_model, graph, "CPU", settings).result()
 
 
 def _filled_up(tensor: Tensor, size: int, dim: int) -> Tensor:

@@ -74,6 +74,7 @@ class Batcher(Generic[Job, Answer]):
         self._arrived = asyncio.Event()
         self._seconds_per_job = 0.01
         self._in_hand = 0
+        self._begun_s: float | None = None
         self.counters: Counter[str] = Counter()
         """`batches`, `jobs`, `shed`, `expired`, `cancelled`."""
 
@@ -81,6 +82,12 @@ class Batcher(Generic[Job, Answer]):
     def num_pending(self) -> int:
         """Jobs that wait or are worked on."""
         return len(self._waiting) + self._in_hand
+
+    @property
+    def batch_s(self) -> float:
+        """How long the batch in hand has been in hand; 0 without one. From any thread."""
+        begun_s = self._begun_s
+        return 0.0 if begun_s is None else time.perf_counter() - begun_s
 
     async def submit(self, job: Job, deadline_s: float | None = None) -> Answer:
         """The job's answer. Raises Overloaded, DeadlineExceeded, and what `work` gives as a failure."""
@@ -111,11 +118,11 @@ class Batcher(Generic[Job, Answer]):
             self._arrived.clear()
             while batch := self._take():
                 self._in_hand = len(batch)
-                started_s = time.perf_counter()
+                self._begun_s = started_s = time.perf_counter()
                 with contextlib.suppress(NobodyWaits):
                     answers = await loop.run_in_executor(self._executor, self._attempt, batch)
                     _hand_out(batch, answers)
-                self._in_hand = 0
+                self._in_hand, self._begun_s = 0, None
                 self.counters["batches"] += 1
                 self.counters["jobs"] += len(batch)
                 spent_s = (time.perf_counter() - started_s) / len(batch)

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import grpc
 
+from services.certificate_files import CertificateFiles, read_pem
 from services.errors import SettingsError
 from state.errors import ConfigError
 
@@ -15,7 +16,7 @@ _MIN_TOKEN_LENGTH = 16
 
 @dataclass(frozen=True, kw_only=True)
 class TlsConfig:
-    """Files in PEM, read once at the start. Raises ConfigError for half a configuration."""
+    """Files in PEM; servers take renewed ones, clients read theirs once. Raises ConfigError for half a configuration."""
 
     certificate: Path | None = None
     """Of this process: servers speak TLS with it, clients show it. With the chain, leaf first."""
@@ -55,7 +56,7 @@ class AdminConfig:
 class ServerCredentials:
     """What a server shows and what it asks of callers; by default plain text and nothing."""
 
-    tls: grpc.ServerCredentials | None = None
+    tls: CertificateFiles | None = None
     token: str | None = field(default=None, repr=False)
 
 
@@ -77,12 +78,9 @@ def server_credentials(tls: TlsConfig, admin: AdminConfig) -> ServerCredentials:
     token = _admin_token(admin)
     if tls.certificate is None or tls.key is None:
         return ServerCredentials(None, token)
-    client_ca = None if tls.client_ca is None else _read(tls.client_ca, "tls.client_ca")
-    pair = (_read(tls.key, "tls.key"), _read(tls.certificate, "tls.certificate"))
-    credentials = grpc.ssl_server_credentials(
-        [pair], root_certificates=client_ca, require_client_auth=client_ca is not None
-    )
-    return ServerCredentials(credentials, token)
+    files = CertificateFiles(tls.certificate, tls.key, tls.client_ca)
+    files.read()  # what is wrong with them shows before anything is started
+    return ServerCredentials(files, token)
 
 
 def client_credentials(tls: TlsConfig, admin: AdminConfig | None = None) -> ClientCredentials:
@@ -91,11 +89,11 @@ def client_credentials(tls: TlsConfig, admin: AdminConfig | None = None) -> Clie
     if tls.ca is None and tls.certificate is None:
         return ClientCredentials(None, token)
     credentials = grpc.ssl_channel_credentials(
-        root_certificates=None if tls.ca is None else _read(tls.ca, "tls.ca"),
-        private_key=None if tls.key is None else _read(tls.key, "tls.key"),
+        root_certificates=None if tls.ca is None else read_pem(tls.ca, "tls.ca"),
+        private_key=None if tls.key is None else read_pem(tls.key, "tls.key"),
         certificate_chain=None
         if tls.certificate is None
-        else _read(tls.certificate, "tls.certificate"),
+        else read_pem(tls.certificate, "tls.certificate"),
     )
     return ClientCredentials(credentials, token)
 
@@ -104,7 +102,7 @@ def _admin_token(admin: AdminConfig) -> str | None:
     token, origin = os.environ.get(TOKEN_VARIABLE), TOKEN_VARIABLE
     if not token and admin.token_file is not None:
         origin = f"admin.token_file {admin.token_file}"
-        token = _read(admin.token_file, "admin.token_file").decode(errors="replace").strip()
+        token = read_pem(admin.token_file, "admin.token_file").decode(errors="replace").strip()
     elif not token:
         return None
     if len(token) < _MIN_TOKEN_LENGTH or not (token.isascii() and token.isprintable()):
@@ -113,10 +111,3 @@ def _admin_token(admin: AdminConfig) -> str | None:
             "make one with `openssl rand -hex 32`"
         )
     return token
-
-
-def _read(path: Path, setting: str) -> bytes:
-    try:
-        return path.read_bytes()
-    except OSError as error:
-        raise SettingsError(f"{setting}: {path} cannot be read: {error.strerror}") from error

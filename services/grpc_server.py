@@ -53,6 +53,7 @@ class GrpcServer:
     ) -> None:
         """`service_names` are the full names that health and reflection know."""
         self._credentials, self._tracing = credentials or ServerCredentials(), tracing
+        self._tls: grpc.ServerCredentials | None = None
         self._listen = listen
         self._names = ["", *service_names]
         self.requests = RequestStats()
@@ -90,7 +91,10 @@ class GrpcServer:
     def _add_port(self) -> int:
         if self._credentials.tls is None:
             return self.server.add_insecure_port(self._listen)
-        return self.server.add_secure_port(self._listen, self._credentials.tls)
+        self._tls = (
+            self._credentials.tls.server_credentials()
+        )  # gRPC calls them, and does not hold them
+        return self.server.add_secure_port(self._listen, self._tls)
 
     async def set_serving(self, serving: bool) -> None:
         """What health checks answer from now on."""

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Callable, Coroutine, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 
 from services.clients import RoutedStateClient, StateClient
@@ -9,6 +10,8 @@ from services.errors import ServiceError
 from services.grpc_server import GrpcServer
 from services.http_server import HttpServer
 from services.stopping import unless_stopped
+from services.watch_endpoints import always_alive
+from stream.watchdog import Verdict
 
 STATE_READINESS = "gemstream.v1.RecommenderService/state"
 """Name of the health check that says whether the state of every user can be read."""
@@ -28,6 +31,8 @@ class InferenceNode:
     """What runs as long as the node does; each goes on until it is cancelled, and takes the node with it if it fails."""
     until_ready: Sequence[Task] = ()
     """What has to be over before the node says that it serves."""
+    verdict: Callable[[], Verdict] = always_alive
+    """A node that is not alive does not say that it serves."""
 
     async def run(self, stop: asyncio.Event) -> None:
         """Serve until `stop` is set, then let calls finish. Raises CannotListen, TopicMismatch."""
@@ -44,6 +49,7 @@ class InferenceNode:
                     await asyncio.wait([serving, *tasks], return_when=asyncio.FIRST_COMPLETED)
                     _check_running(tasks)
                 finally:
+                    serving.cancel()  # or it would say that the node serves again
                     await self.server.stop()
                     for task in (serving, *tasks):
                         task.cancel()
@@ -55,8 +61,13 @@ class InferenceNode:
     async def _serve(self, stop: asyncio.Event) -> None:
         for wait in self.until_ready:
             await unless_stopped(wait(), stop)
-        await self.server.set_serving(True)
-        await stop.wait()
+        while not stop.is_set():
+            alive = self.verdict().alive
+            if alive != self.server.serving:
+                await self.server.set_serving(alive)
+            with suppress(TimeoutError):
+                async with asyncio.timeout(_LOOK_EVERY_S):
+                    await stop.wait()
 
     async def _report_state_readiness(self) -> None:
         """Health checks of STATE_READINESS hear whether states can be read; without, answers are popular items."""

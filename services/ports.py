@@ -1,7 +1,12 @@
 """Ports of this machine: which are free, and which to take."""
 
+import random
 import socket
 from collections.abc import Iterable
+
+_BELOW_CLIENTS = range(20_000, 32_000)
+"""Ports below those that systems give to clients (Linux: from 32,768 on)."""
+_TRIES = 100
 
 
 def is_free(port: int) -> bool:
@@ -17,15 +22,16 @@ def is_free(port: int) -> bool:
 
 def choose_ports(wanted: Iterable[int]) -> tuple[int, int]:
     """The first wanted port that is free, or any, and another one."""
-    any_ports = _free_ports(2)
-    port = next((number for number in wanted if is_free(number)), any_ports[0])
-    return port, next(number for number in reversed(any_ports) if number != port)
+    port = next((number for number in wanted if is_free(number)), None) or free_port()
+    while (other := free_port()) == port:
+        pass
+    return port, other
 
 
-def _free_ports(count: int) -> list[int]:
-    probes = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
-    try:
-        return [probe.getsockname()[1] for probe in probes]
-    finally:
-        for probe in probes:
-            probe.close()
+def free_port() -> int:
+    """Any that is free. No client takes it before the server does, or while that is away; another server might."""
+    for _ in range(_TRIES):
+        if is_free(port := random.choice(_BELOW_CLIENTS)):  # noqa: S311
+            return port
+    with socket.create_server(("127.0.0.1", 0)) as probe:
+        return int(probe.getsockname()[1])

@@ -3,8 +3,9 @@
 import asyncio
 import logging
 import time
-from collections.abc import Callable
-from contextlib import AbstractContextManager
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any, Protocol, cast
 
 import grpc.aio
@@ -61,6 +62,8 @@ class RecommenderService(recommender_pb2_grpc.RecommenderServiceServicer):
         """`answering` says who does the work."""
         self._answering = answering
         self._request_log = request_log or RequestLog()
+        self.users: Counter[tuple[str, str]] = Counter()
+        """Answered for, by method and name of the status; a batch has many."""
 
     async def Recommend(
         self, request: recommender_pb2.RecommendRequest, context: Context
@@ -70,7 +73,8 @@ class RecommenderService(recommender_pb2_grpc.RecommenderServiceServicer):
         context.set_trailing_metadata(((_REQUEST_ID, request_id),))
         annotate(request_id=request_id, surface=request.surface)
         annotate(**{f"context.{key}": value for key, value in request.context.items()})
-        response = await self._answer(request, request_id, _deadline_s(context))
+        with self._counted("Recommend"):
+            response = await self._answer(request, request_id, _deadline_s(context))
         annotate(items=len(response.items), source=response.source)
         annotate(**{f"{stage}_ms": spent for stage, spent in response.timings_ms.items()})
         self._request_log.answered(request, response, _metadata(context, _TRACEPARENT))
@@ -101,7 +105,8 @@ class RecommenderService(recommender_pb2_grpc.RecommenderServiceServicer):
         entry = recommender_pb2.RecommendBatchEntry()
         try:
             entry.request_id = request_id_of(request)
-            response = await self._answer(request, entry.request_id, deadline_s)
+            with self._counted("RecommendBatch"):
+                response = await self._answer(request, entry.request_id, deadline_s)
             entry.response.CopyFrom(response)
         except Exception as error:
             entry.status.CopyFrom(rpc_status(error))
@@ -110,6 +115,21 @@ class RecommenderService(recommender_pb2_grpc.RecommenderServiceServicer):
         else:
             self._request_log.answered(request, entry.response, traceparent)
         return entry
+
+    @contextmanager
+    def _counted(self, method: str) -> Iterator[None]:
+        """A user is answered for, or that fails."""
+        code = grpc.StatusCode.OK
+        try:
+            yield
+        except asyncio.CancelledError:
+            code = grpc.StatusCode.CANCELLED
+            raise
+        except Exception as error:
+            code = status_code(error)
+            raise
+        finally:
+            self.users[method, code.name] += 1
 
     async def _answer(
         self, request: recommender_pb2.RecommendRequest, request_id: str, deadline_s: float | None

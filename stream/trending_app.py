@@ -194,7 +194,7 @@ class TrendingApp:
         decoded = self._decoder.decode(partition, records)
         arrivals, now_ms = decoded.arrivals, self._now_ms()
         next_offset = arrivals.position.next_offset
-        changed = counts.add(arrivals.rows, arrivals.offsets, next_offset, now_ms)
+        changed = counts.add(arrivals, now_ms)
         for start_ms in changed:
             self._table[self._key(partition, start_ms)] = counts.windows[start_ms].encode()
         # Faust's own expiry keeps every write in memory until then, and leaves what it drops in the changelog.

@@ -5,6 +5,7 @@ Windows are of event time, so that a history that is sent late does not trend; d
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from itertools import compress
 from typing import Self
 
 import numpy as np
@@ -13,8 +14,9 @@ from google.protobuf.message import DecodeError
 
 from protos.interaction_pb2 import INTERACTION_KIND_DISLIKE
 from protos.trending_pb2 import PartitionTrending, WindowCounts
+from state.arrivals import Arrivals
 from state.errors import ConfigError
-from state.interaction import Rows
+from stream.counted_users import CountedUsers
 from stream.errors import StreamError
 
 MAX_PAIRS_PER_WINDOW = 50_000
@@ -45,8 +47,10 @@ class TrendingConfig:
     max_items_per_tag: int = 50
     max_tags: int = 200
     """Heaviest tags of a partition that get items of their own."""
-    min_weight: float = 1.0
-    """What weighs less, over all partitions and decayed to now, does not trend."""
+    min_weight: float = 3.0
+    """What weighs less, over all partitions and decayed to now, does not trend. One user weighs less than 3."""
+    remembered_counts: int = 524_288
+    """Triples of user, item and half-life that a partition remembers in 8 bytes each, so that they count once."""
 
     def __post_init__(self) -> None:
         """Raise ConfigError for values out of range."""
@@ -62,6 +66,13 @@ class TrendingConfig:
         for name in ("max_items", "max_items_per_tag", "max_tags", "min_weight"):
             if getattr(self, name) < 0:
                 raise ConfigError(f"{name} is {getattr(self, name)}; it must be at least 0")
+        self._check_sizes()
+
+    def _check_sizes(self) -> None:
+        if not 8 <= self.remembered_counts <= 1 << 28 or self.remembered_counts.bit_count() != 1:
+            raise ConfigError(
+                f"remembered_counts is {self.remembered_counts}; it must be a power of two from 8 to 268435456"
+            )
         most = self.max_items + self.max_items_per_tag * self.max_tags
         if most > MAX_PUBLISHED:
             raise ConfigError(
@@ -174,15 +185,28 @@ class PartitionCounts:
     config: TrendingConfig
     windows: dict[int, Window] = field(default_factory=dict)
     _closed: "_Closed | None" = None
+    _counted_users: CountedUsers = field(init=False)
+    """Of this process: after a restart a user may count once more."""
 
-    def add(
-        self, rows: Rows, offsets: npt.NDArray[np.int64], next_offset: int, now_ms: int
-    ) -> set[int]:
-        """Count a batch, but nothing twice; gives the windows that changed. Dislikes and what is too old do not count."""
-        width_ms = _ms(self.config.window_s)
+    def __post_init__(self) -> None:
+        """Nobody has counted yet."""
+        self._counted_users = CountedUsers(self.config.remembered_counts)
+
+    def add(self, arrivals: Arrivals, now_ms: int) -> set[int]:
+        """Count a batch, but nothing twice; gives the windows that changed.
+
+        A user counts once for an item in a half-life of event time. Dislikes and what is too old do not count.
+        """
+        rows, offsets = arrivals.rows, arrivals.offsets
+        next_offset, width_ms = arrivals.position.next_offset, _ms(self.config.window_s)
         starts = rows["event_time_ms"] // width_ms * width_ms
         counted = (rows["kinds"] & (1 << INTERACTION_KIND_DISLIKE) == 0) & (
             starts >= self._oldest_ms(now_ms)
+        )
+        counted[counted] = self._counted_users.first(
+            list(compress(arrivals.user_keys, counted.tolist())),
+            rows["item_id"][counted],
+            rows["event_time_ms"][counted] // self._once_in_ms(),
         )
         changed = set()
         for start_ms in np.unique(starts[counted]).tolist():
@@ -236,6 +260,11 @@ class PartitionCounts:
                 (self.windows[newest].pairs, decay(now_ms - newest, half_life_ms)),
             ]
         )
+
+    def _once_in_ms(self) -> int:
+        """Of event time; aligned periods so long, each of which a user may count in once for an item."""
+        longest_s = max(float(self.config.window_s), self.config.half_life_s)
+        return _ms(min(longest_s, self.config.keep_s))
 
     def _oldest_ms(self, now_ms: int) -> int:
         return now_ms - _ms(self.config.keep_s)

@@ -21,7 +21,7 @@ class LivenessConfig:
     """How long a node may stand still before it counts as dead."""
 
     stall_after_s: float = 60.0
-    """Of a partition that has records to apply."""
+    """Of a partition that has records to apply; of an inference node's network at one batch."""
     opening_stall_after_s: float = 1_800.0
     """Of a rebalance, or of partitions none of which was opened: a restore takes its time."""
 

@@ -1,13 +1,22 @@
-"""One real broker for the whole session, and topics of its own for each test."""
+"""One real broker for each process of the session, and topics of its own for each test."""
 
+import os
 import uuid
 from collections.abc import Iterator
 
 import pytest
+from hypothesis import settings
 
 from services.errors import LocalKafkaError
 from services.local_kafka import RunningKafka, start_kafka
 from stream.topics import TopicsConfig, ensure_topics
+
+# Inherited by every process that a test starts. Tests run beside each other: a thread per core each is too many.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+os.environ.setdefault("PYTHONFAULTHANDLER", "1")
+
+settings.register_profile("busy", deadline=None)  # speed is measured in bench/ alone
+settings.load_profile("busy")
 
 
 @pytest.fixture(scope="session")

@@ -18,6 +18,7 @@ from services.batcher import Batcher, BatchingConfig
 from services.cli.main import app
 from services.cli.train import read_train_config
 from services.context_cache import ContextCache
+from services.metrics.rollouts import RolloutCollector
 from services.metrics.serving import (
     AnswerCollector,
     CatalogueCollector,
@@ -32,7 +33,7 @@ from services.traffic_split import Role
 from services.trending import Trending
 from stream.trending_counts import TrendingConfig
 from tests.services.test_catalogue_metrics import followed_catalogue
-from tests.services.test_metrics import busy_node, expose
+from tests.services.test_metrics import busy_node, expose, rolling_stores
 
 ROOT = Path(__file__).parent.parent
 
@@ -98,10 +99,11 @@ def exposed_metrics() -> list[tuple[str, str, set[str]]]:
     stats.count(Role.PRIMARY, "OK", 0.1, ["summary_missing"])
     collectors = [
         busy_node(),
+        RolloutCollector(rolling_stores()),
         RequestCollector(requests),
         CompressionCollector({}, lambda: 0),
         GenerationCollector(lambda: {Role.PRIMARY: generating}),
-        AnswerCollector(stats, lambda: {Role.PRIMARY: ("v1", 1.0)}),
+        AnswerCollector(stats, lambda: {Role.PRIMARY: ("v1", 1.0)}, {("Recommend", "OK"): 1}),
         CatalogueCollector(followed_catalogue),
         TrendingCollector({}, lambda: {0: 1}),
         SourceCollector(lambda: {Role.PRIMARY: {"personal": 1}}, heard_trending()),

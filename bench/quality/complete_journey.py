@@ -45,7 +45,9 @@ def load_task() -> Task:
     if not everything.exists():
         parts = [dataset.history, dataset.live, dataset.future]
         tables = [pyarrow.parquet.read_table(part) for part in parts]
-        pyarrow.parquet.write_table(pa.concat_tables(tables), everything)
+        partial = everything.with_suffix(".partial")
+        pyarrow.parquet.write_table(pa.concat_tables(tables), partial)
+        partial.replace(everything)
     log = read_event_log(everything)
     items = collect_items(log.rows, MIN_ITEM_ROWS, dataset.items)
     training = until(log, TRAINING_ENDS_MS)

@@ -53,15 +53,37 @@ class Gemstream:
         """Rank with this bundle."""
         self._bundle = load_bundle(path)
 
-    def rank(self, task: Task, cuts: Index) -> Iterator[ItemIds]:
-        """Item ids for the basket at each cut, best first."""
+    @property
+    def bundle(self) -> Bundle:
+        """That it ranks with. Raises RuntimeError before `fit` or `use`."""
         if self._bundle is None:
             raise RuntimeError("fit or use comes before rank")
-        bundle = with_all_items(self._bundle, task)
-        network, catalogue, trie = bundle.network, bundle.catalogue, bundle.trie
-        builder = BatchBuilder(task.histories, catalogue, network.config, bundle.history, _ALL)
-        for best in rank_at(network, trie, builder, cuts, self._beam_width):
-            yield catalogue.item_ids[best]
+        return self._bundle
+
+    def rank(self, task: Task, cuts: Index) -> Iterator[ItemIds]:
+        """Item ids for the basket at each cut, best first."""
+        return rank(with_all_items(self.bundle, task), task, cuts, self._beam_width)
+
+
+class TrainedGemstream(Gemstream):
+    """A bundle that is there already. Raises BundleError when it cannot be read."""
+
+    def __init__(self, path: str) -> None:
+        """Named by its version: another bundle at the path is another ranker."""
+        super().__init__()
+        self.use(Path(path))
+        self.name = f"bundle-{self.bundle.version}"
+
+    def fit(self, task: Task, budget: Budget) -> None:
+        """Nothing is left to learn."""
+
+
+def rank(bundle: Bundle, task: Task, cuts: Index, beam_width: int) -> Iterator[ItemIds]:
+    """Item ids of the bundle for the basket at each cut, best first."""
+    network, catalogue, trie = bundle.network, bundle.catalogue, bundle.trie
+    builder = BatchBuilder(task.histories, catalogue, network.config, bundle.history, _ALL)
+    for best in rank_at(network, trie, builder, cuts, beam_width):
+        yield catalogue.item_ids[best]
 
 
 def with_all_items(bundle: Bundle, task: Task) -> Bundle:

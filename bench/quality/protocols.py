@@ -4,6 +4,7 @@ import numpy as np
 import numpy.typing as npt
 
 from bench.quality.events import part_of
+from bench.quality.sources import DataSetUnusable
 from model.catalogue import ItemTable
 from model.training.histories import Histories, Index, build_histories
 from state.event_log import EventLog
@@ -14,9 +15,17 @@ Mask = npt.NDArray[np.bool_]
 def leave_one_out(log: EventLog) -> tuple[EventLog, Histories, Index, Index]:
     """Training, histories, test cuts and validation cuts: the last interaction of each user tests, the one before it validates.
 
-    Every interaction must be a basket of its own. Users with fewer than three train and are not asked for.
+    Users with fewer than three train and are not asked for. Raises DataSetUnusable when a user has two interactions of one
+    time: which of them is the last cannot be told.
     """
     histories = build_histories(log)
+    together = np.flatnonzero(histories.basket_size > 1)
+    if len(together):
+        user = log.user_ids[int(histories.users[together[0]])]
+        raise DataSetUnusable(
+            f"user {user} has several interactions at one time: leave-one-out needs an order; "
+            "give positions, or take --protocol time-split"
+        )
     starts = np.flatnonzero(histories.user_start == np.arange(len(histories.rows)))
     ends = np.append(starts[1:], len(histories.rows))
     long_enough = ends - starts >= 3

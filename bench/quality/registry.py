@@ -11,13 +11,26 @@ TASKS = {
     "beauty": "bench.quality.sequences:load_beauty",
     "sports": "bench.quality.sequences:load_sports",
     "toys": "bench.quality.sequences:load_toys",
+    "kuairand": "bench.quality.kuairand:load_task",
 }
 RANKERS = {
     "popularity": "bench.quality.counts:popularity",
+    "popularity_4_weeks": "bench.quality.counts:popularity_4_weeks",
+    "own_counts_50": "bench.quality.counts:own_counts_50",
+    "own_counts_200": "bench.quality.counts:own_counts_200",
     "own_counts_500": "bench.quality.counts:own_counts_500",
-    "best_counts": "bench.quality.counts:best_counts",
+    "own_counts": "bench.quality.counts:own_counts",
+    "recent_counts": "bench.quality.counts:recent_counts",
+    "best_counts": "bench.quality.counts:TunedCounts",
+    "tifuknn": "bench.quality.tifuknn:TifuKnn",
+    "boosted": "bench.quality.boosted:Boosted",
     "gemstream": "bench.quality.gemstream_ranker:Gemstream",
 }
+FAMILIES = {
+    "ablation:VARIANT": "bench.quality.ablations:make_ablated",
+    "bundle:PATH": "bench.quality.gemstream_ranker:TrainedGemstream",
+}
+"""Of rankers that take what stands behind the colon."""
 
 
 def load_task(name: str) -> Task:
@@ -27,9 +40,24 @@ def load_task(name: str) -> Task:
 
 
 def make_ranker(name: str) -> Ranker:
-    """A ranker that has learned nothing yet."""
-    make: Callable[[], Ranker] = pkgutil.resolve_name(RANKERS[name])
-    return make()
+    """A ranker that has learned nothing yet. Raises ValueError for names that are not known."""
+    family, _, variant = name.partition(":")
+    path = _families().get(family) if variant else RANKERS.get(name)
+    if path is None:
+        raise ValueError(f"no ranker {name}; there are {', '.join([*RANKERS, *FAMILIES])}")
+    make: Callable[..., Ranker] = pkgutil.resolve_name(path)
+    return make(variant) if variant else make()
+
+
+def module_of(name: str) -> str:
+    """Where a ranker is made."""
+    family, _, variant = name.partition(":")
+    path = _families()[family] if variant else RANKERS[name]
+    return path.partition(":")[0]
+
+
+def _families() -> dict[str, str]:
+    return {name.partition(":")[0]: path for name, path in FAMILIES.items()}
 
 
 def checked_names(given: Iterable[str], known: Iterable[str], what: str) -> list[str]:

@@ -37,6 +37,7 @@ class SequenceFiles:
     source: str
     licence: str
     segments: HistoryConfig
+    length_bounds: tuple[int, ...] = (6, 10, 20)
 
 
 _SHORT = HistoryConfig(recent_len=64, mid_term_len=256, chunk_len=64)
@@ -55,6 +56,7 @@ ML1M = SequenceFiles(
     source="MovieLens-1M in SASRec's order, items with five ratings or more",
     licence=_MOVIELENS,
     segments=HistoryConfig(recent_len=64, mid_term_len=512, chunk_len=64),
+    length_bounds=(50, 100, 200, 500),
 )
 BEAUTY = SequenceFiles(
     name="beauty",
@@ -144,6 +146,7 @@ def load_sequences(files: SequenceFiles) -> Task:
         items_path=items_path,
         segments=files.segments,
         repeats=False,
+        length_bounds=files.length_bounds,
         provenance=Provenance(source=files.source, licence=files.licence, protocol=_PROTOCOL),
     )
 

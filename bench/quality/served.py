@@ -7,15 +7,16 @@ from pathlib import Path
 
 import numpy as np
 from rich.console import Console
-from rich.progress import Progress, track
+from rich.progress import track
 from rich.table import Table
 
-from bench.quality.complete_journey import CACHE, load_task
-from bench.quality.gemstream_ranker import rank, train_bundle
+from bench.quality.complete_journey import load_task
+from bench.quality.gemstream_ranker import Gemstream, rank
+from bench.quality.task import Budget
 from bench.report import write_report
 from examples.complete_journey.replay import TIMEOUT_S, replay
 from examples.complete_journey.roles import Deployment, deployment
-from model.bundle import Bundle, load_bundle
+from model.bundle import Bundle
 from model.training.histories import Histories, Index
 from protos.recommender_pb2 import SOURCE_PERSONAL, Degradation, RecommendRequest
 from services import clients
@@ -53,13 +54,15 @@ def main() -> None:
     """Train or load, replay, ask, compare; once per engine."""
     arguments = _parse_arguments()
     task = load_task()
+    ranker = Gemstream()
     if arguments.bundle:
-        bundle = load_bundle(arguments.bundle)
+        ranker.use(arguments.bundle)
     else:
-        bundle = train_bundle(task, arguments.minutes, 2, CACHE / "quality-bundle")
+        ranker.fit(task, Budget(arguments.minutes, num_threads=2))
+    bundle = ranker.bundle
     cuts = choose_cuts(task.histories, task.cuts, arguments.users)
-    with Progress(console=console) as progress:
-        offline = [best[:K] for best in rank(bundle, task, cuts, BEAM_WIDTH, progress)]
+    ranked = rank(bundle, task, cuts, BEAM_WIDTH)
+    offline = [best[:K] for best in track(ranked, "offline", len(cuts), console=console)]
     figures = {
         name: compare(task.histories, cuts, offline, serve(bundle, task.histories, cuts, name))
         for name in ENGINES

@@ -20,7 +20,7 @@ def data_file(name: str, sha256: str) -> Path:
     directory = os.environ.get(ENVIRONMENT)
     if not directory:
         raise DataSetUnusable(
-            f"{ENVIRONMENT} is not set: {name} may not be passed on with Gemstream; "
+            f"{ENVIRONMENT} is not set: {name} does not come with Gemstream; "
             f"set it to the directory that holds your copy"
         )
     path = Path(directory) / name

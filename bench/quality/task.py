@@ -56,6 +56,9 @@ class Task:
     positive: npt.NDArray[np.bool_] | None = None
     """Per interaction, whether it counts as a target; None: all do."""
 
+    length_bounds: tuple[int, ...] = (200, 500, 1_000)
+    """Where buckets of history length end."""
+
     def lengths(self, cuts: Index) -> Index:
         """Interactions before each cut."""
         return cuts - self.histories.user_start[cuts]

@@ -2,20 +2,18 @@
 
 import dataclasses
 import time
+from collections.abc import Sequence
 from contextlib import closing
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 from rich.progress import Progress
 
 from model.bundle import Trained, check_target, save_bundle
-from model.catalogue import collect_items
 from model.errors import TrainingError, TrainingRunError
 from model.network import Network
-from model.tokenizer.fitting import fit_tokenizer
-from model.tokenizer.health import tokenizer_health
 from model.training.batches import BatchBuilder
 from model.training.budget import Budget
 from model.training.config import TrainConfig
@@ -25,7 +23,7 @@ from model.training.divergence import check_weights
 from model.training.evaluate import RECALL_AT, held_out, recall_report
 from model.training.histories import Index, build_histories
 from model.training.initial_network import initial_network
-from model.training.item_blocks import build_item_vectors
+from model.training.item_preparation import PreparedItems, prepare_items
 from model.training.plots import draw_run
 from model.training.precision import recompute_activations
 from model.training.repeat_items import describe_items, standardise
@@ -34,7 +32,7 @@ from model.training.replay import replay
 from model.training.run_directory import RunDirectory, run_identity
 from model.training.run_log import RunLog
 from model.training.run_progress import RunProgress
-from model.training.source_checks import check_sources
+from model.training.run_state import StageReport
 from model.training.stages import StageRunner
 from model.training.steps import Surroundings
 from model.training.stop_signals import stop_requests
@@ -53,6 +51,11 @@ class RunPlace:
     began_s: float | None = None
     """By the monotonic clock, before the log was read; None: when `train` is called."""
 
+    @property
+    def run_directory(self) -> RunDirectory | None:
+        """The files in `directory`, which is made."""
+        return None if self.directory is None else RunDirectory(self.directory)
+
 
 def train(
     events: EventLog,
@@ -70,6 +73,33 @@ def train(
     the run's directory or `out` cannot be used.
     """
     start = time.monotonic() if place.began_s is None else place.began_s
+    _set_up(config, place, out)
+    preparing = progress.add_task("histories, item vectors and codes", total=3)
+    histories = build_histories(replay(events, config.history))
+    items = prepare_items(
+        events,
+        histories,
+        items_path,
+        config,
+        partial(_warn, progress, place),
+        partial(progress.advance, preparing),
+    )
+    network = initial_network(config, items.table, items.vectors.vectors_RV, items.codes)
+    seconds = 60 * config.minutes * (1 - RESERVED_SHARE) - (time.monotonic() - start)
+    builder = BatchBuilder(
+        histories, items.catalogue, config.network, config.history, config.lifecycle_sample
+    )
+    report = _fit(network, builder, config, Budget(seconds, config.max_steps), progress, place)
+    if not place.workers.is_first:
+        return {}
+    report["tokenizer"] = items.health(config)
+    report["users"], report["interactions"] = len(events.user_ids), len(events.rows)
+    report["seconds"] = round(time.monotonic() - start, 1)
+    version = save_bundle(_trained(network, items, config, report), out)
+    return {**report, "bundle_version": version, "run": _finish(place, out)}
+
+
+def _set_up(config: TrainConfig, place: RunPlace, out: Path) -> None:
     check_target(out)
     if config.batch_size < place.workers.size:
         raise TrainingError(
@@ -77,45 +107,20 @@ def train(
         )
     torch.set_num_threads(config.num_threads)
     torch.manual_seed(config.seed)
-    preparing = progress.add_task("histories, item vectors and codes", total=3)
-    histories = build_histories(replay(events, config.history))
-    items = collect_items(events.rows, config.min_item_count, items_path)
-    for warning in check_sources(items, items_path, config):
-        _warn(progress, place, warning)
-    progress.advance(preparing)
-    item_vectors = build_item_vectors(histories, items, config)
-    vectors = item_vectors.vectors_RV
-    progress.advance(preparing)
-    tokenizer = fit_tokenizer(vectors, config.tokenizer, config.seed)
-    codes = tokenizer.assign(vectors, config.tokenizer.bounds)
-    catalogue = items.with_sids(codes.numpy())
-    progress.advance(preparing)
 
-    network = initial_network(config, items, vectors, codes)
-    seconds = 60 * config.minutes * (1 - RESERVED_SHARE) - (time.monotonic() - start)
-    budget = Budget(seconds, config.max_steps)
-    builder = BatchBuilder(
-        histories, catalogue, config.network, config.history, config.lifecycle_sample
-    )
-    report = _fit(network, builder, config, budget, progress, place)
-    if not place.workers.is_first:
-        return {}
-    report["tokenizer"] = dataclasses.asdict(
-        tokenizer_health(tokenizer, vectors, codes.numpy(), config.tokenizer.codebook_sizes)
-    )
-    report["users"], report["interactions"] = len(events.user_ids), len(events.rows)
-    report["seconds"] = round(time.monotonic() - start, 1)
-    trained = Trained(
+
+def _trained(
+    network: Network, items: PreparedItems, config: TrainConfig, report: dict[str, Any]
+) -> Trained:
+    return Trained(
         network=network,
         history=config.history,
-        tokenizer=tokenizer,
+        tokenizer=items.tokenizer,
         tokenizer_config=config.tokenizer,
-        item_vectors=item_vectors.rows(np.searchsorted(items.item_ids, catalogue.item_ids)),
-        catalogue=catalogue,
+        item_vectors=items.catalogue_vectors(),
+        catalogue=items.catalogue,
         training_report=report,
     )
-    version = save_bundle(trained, out)
-    return {**report, "bundle_version": version, "run": _finish(place, out)}
 
 
 def _finish(place: RunPlace, out: Path) -> dict[str, str | None]:
@@ -142,7 +147,7 @@ def _warn(progress: Progress, place: RunPlace, text: str) -> None:
         progress.console.print(f"warning: {text}", markup=False, highlight=False, soft_wrap=True)
 
 
-def _learn_repeats(
+def _begin(
     network: Network,
     builder: BatchBuilder,
     config: TrainConfig,
@@ -150,7 +155,11 @@ def _learn_repeats(
     run: RunProgress,
     validation_cuts: Index,
 ) -> None:
-    """The stage before the others."""
+    """Resume where the run stood, and make the stage before the others."""
+    run.resume()
+    check_time(around.budget, config)
+    if run.state.reports:
+        return
     if not run.state.repeats.steps:
         describe_items(network.repeats, builder.histories, config.network.features.item_buckets)
         standardise(network, builder, config.seed)
@@ -166,23 +175,18 @@ def _fit(
     place: RunPlace,
 ) -> dict[str, Any]:
     """All stages and the held-out recall: half of the held-out users steer the stages, others are reported on."""
-    histories = builder.histories
-    steering, tested = held_out(histories, config)
+    steering, tested = held_out(builder.histories, config)
     trie = Trie(builder.catalogue.sids_SD, builder.catalogue.sid_counts_S)
-    directory = None if place.directory is None else RunDirectory(place.directory)
-    identity = run_identity(config, histories, builder.catalogue)
+    identity = run_identity(config, builder.histories, builder.catalogue)
     place.workers.begin_alike(network, identity)
     every_s, writes = config.checkpoint_every_s, place.workers.is_first
     with (
-        stop_requests(directory is not None) as stop,
-        closing(RunLog(directory, identity, every_s, writes, stop)) as log,
+        stop_requests(place.directory is not None) as stop,
+        closing(RunLog(place.run_directory, identity, every_s, writes, stop)) as log,
     ):
         around = Surroundings(budget, progress, log, place.workers, training_device())
         run = RunProgress(network, around)
-        run.resume()
-        check_time(budget, config)
-        if not run.state.reports:
-            _learn_repeats(network, builder, config, around, run, steering)
+        _begin(network, builder, config, around, run, steering)
         network.to(around.device).train()
         place.workers.begin_alike(network, identity)
         if config.gradient_checkpointing:
@@ -192,12 +196,7 @@ def _fit(
     check_trained(stages, budget, config)
     if not place.workers.is_first:
         return {}
-    for name in (stage.name for stage in stages[2:] if not stage.steps):
-        _warn(
-            progress,
-            place,
-            f"no time was left for stage {name!r}; give the run more minutes or steps",
-        )
+    _warn_of_idle(stages, progress, place)
     network.cpu().eval()
     check_weights(network)
     return {
@@ -207,6 +206,12 @@ def _fit(
         "processes": place.workers.size,
         f"recall_at_{RECALL_AT}": _recall(network, trie, builder, tested, config, around),
     }
+
+
+def _warn_of_idle(stages: Sequence[StageReport], progress: Progress, place: RunPlace) -> None:
+    for name in (stage.name for stage in stages[2:] if not stage.steps):
+        text = f"no time was left for stage {name!r}; give the run more minutes or steps"
+        _warn(progress, place, text)
 
 
 def _recall(

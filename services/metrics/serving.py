@@ -115,6 +115,8 @@ class AnswerCollector(Collector):
     stats: AnswerStats
     bundles: Callable[[], Mapping[Role, tuple[str, float]]]
     """Version and share of users."""
+    users: Mapping[tuple[str, str], int]
+    """Answered for, by method and name of the status."""
 
     def collect(self) -> Iterator[Metric]:
         """Read the counts."""
@@ -131,6 +133,9 @@ class AnswerCollector(Collector):
         )
         seconds = {labels_of(role): each for role, each in list(stats.seconds.items())}
         yield metric_histogram("bundle_answer_seconds", "Seconds to answer.", seconds, ["bundle"])
+        users = {labels_of(*key): count for key, count in list(self.users.items())}
+        meaning = "Users answered for; a batch has many."
+        yield metric_counters("recommended_users", meaning, users, ["method", "code"])
 
 
 @dataclass(frozen=True, eq=False)

@@ -25,10 +25,11 @@ from services.metrics.serving import (
 from services.recommender_service import RecommenderService
 from services.request_log import RequestLog
 from services.served_bundle import ServedBundle
+from services.serving_watchdog import ServingWatchdog
 from services.settings import Settings
 from services.traffic_split import Role
 from services.trending import Trending
-from services.watch_endpoints import always_alive, watch_endpoints
+from services.watch_endpoints import watch_endpoints
 from services.wiring.parts import bootstrap_of, limit_threads, make_server
 from stream.ownership import Owners
 
@@ -59,30 +60,37 @@ async def run_inference_node(settings: Settings, stop: asyncio.Event) -> None:
         CatalogueService(lambda: router.bundles.primary), server.server
     )
     add_BundleServiceServicer_to_server(BundleService(router), server.server)
+    watchdog = ServingWatchdog(lambda: _longest_batch_s(router), settings.liveness.stall_after_s)
     endpoints = watch_endpoints(
         config.metrics_listen,
         "inference_node.metrics_listen",
         Metrics(
             RequestCollector(server.requests),
-            AnswerCollector(router.stats, lambda: _shares(router)),
+            AnswerCollector(router.stats, lambda: _shares(router), service.users),
             GenerationCollector(lambda: _each(router, lambda served: served.generator)),
             CatalogueCollector(lambda: router.bundles.primary.catalogue),
             SourceCollector(lambda: _each(router, lambda served: served.sources), trending),
         ),
-        always_alive,
-        lambda: server.serving,
+        watchdog.verdict,
+        lambda: server.serving and watchdog.verdict().alive,
     )
-    background = [router.run, *([follow_owners] if follow_owners else [])]
+    background = [watchdog.run, router.run, *([follow_owners] if follow_owners else [])]
     until_ready = []
     if settings.bootstrap:
         background.append(partial(trending.run, settings.bootstrap, settings.topics))
         until_ready.append(router.wait_until_caught_up)
-    await InferenceNode(server, users, endpoints, background, until_ready).run(stop)
+    node = InferenceNode(server, users, endpoints, background, until_ready, watchdog.verdict)
+    await node.run(stop)
 
 
 def _each(router: BundleRouter, part: Callable[[ServedBundle], _Part]) -> dict[Role, _Part]:
     """A part of every bundle, by its role."""
     return {role: part(served) for role, served in router.bundles.by_role().items()}
+
+
+def _longest_batch_s(router: BundleRouter) -> float:
+    """They share a thread: where one is stuck, so is what waits for it."""
+    return max(served.generator.batcher.batch_s for served in router.bundles.by_role().values())
 
 
 def _shares(router: BundleRouter) -> dict[Role, tuple[str, float]]:

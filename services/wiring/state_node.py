@@ -13,6 +13,7 @@ from services.admin_service import AdminService, NodeView
 from services.backfill_taker import BackfillTaker
 from services.checkpointer import Checkpointer, CheckpointLog
 from services.metrics.exposition import Metrics
+from services.metrics.rollouts import RolloutCollector
 from services.metrics.serving import RequestCollector
 from services.metrics.state_node import StateNodeCollector
 from services.node_identity import claim, node_identity
@@ -107,7 +108,7 @@ def _state_node(settings: Settings, bootstrap: str) -> StateNode:
     endpoints = watch_endpoints(
         config.metrics_listen,
         "state_node.metrics_listen",
-        Metrics(collector, RequestCollector(server.requests)),
+        Metrics(collector, RolloutCollector(stores), RequestCollector(server.requests)),
         watchdog.verdict,
         lambda: server.serving,
     )

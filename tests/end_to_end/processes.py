@@ -2,7 +2,6 @@
 
 import os
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -16,6 +15,7 @@ from aiokafka import AIOKafkaProducer
 from protos import admin_pb2, admin_pb2_grpc, recommender_pb2, recommender_pb2_grpc
 from protos.interaction_pb2 import Interaction
 from services.interaction_messages import interaction_to_wire
+from services.ports import free_port
 from state.event_log import EventLog
 from stream.topics import TopicsConfig
 
@@ -31,15 +31,22 @@ def wait_for(what: str, condition: Callable[[], bool]) -> None:
 
 
 def free_address() -> str:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return f"127.0.0.1:{probe.getsockname()[1]}"
+    return f"127.0.0.1:{free_port()}"
 
 
 class Deployment:
     """A configuration, the processes started with it, and what they answer."""
 
-    def __init__(self, directory: Path, bootstrap: str, topics: TopicsConfig, bundle: Path) -> None:
+    def __init__(
+        self,
+        directory: Path,
+        bootstrap: str,
+        topics: TopicsConfig,
+        bundle: Path,
+        *,
+        chooses_engine: bool = False,
+    ) -> None:
+        """`chooses_engine`: as by default, which takes a compilation before a node answers."""
         self.directory = directory
         self.bootstrap = bootstrap
         self.topics = topics
@@ -61,6 +68,9 @@ class Deployment:
             'metrics_listen = "127.0.0.1:0"\n'
             f'[trending]\ngroup = "{topics.trending}"\nmetrics_listen = "127.0.0.1:0"\npublish_interval_s = 0.2\n'
         )
+        if not chooses_engine:
+            with self.config.open("a") as config:
+                config.write('[inference_node.engine]\nname = "torch"\nprecision = "fp32"\n')
         self.process: subprocess.Popen[bytes] | None = None
 
     def start(self, *arguments: str) -> None:

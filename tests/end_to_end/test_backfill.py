@@ -10,15 +10,13 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet
 import pytest
-from rich.progress import Progress
 
-from model.training.train import train
 from protos import recommender_pb2 as wire
 from services.local_kafka import RunningKafka
 from state.event_log import EventLog
 from stream.topics import TopicsConfig
 from tests.end_to_end.processes import Deployment, to_messages, wait_for
-from tests.model.worlds import SMALL, make_event_log
+from tests.model.worlds import make_event_log
 
 pytestmark = [pytest.mark.broker, pytest.mark.slow]
 
@@ -26,9 +24,9 @@ USERS = [f"user-{index}" for index in range(24)]
 
 
 @pytest.fixture
-def deployed(kafka: RunningKafka, topics: TopicsConfig, tmp_path: Path) -> Iterator[Deployment]:
-    bundle = tmp_path / "bundle"
-    train(make_event_log(), None, SMALL, bundle, Progress(disable=True))
+def deployed(
+    kafka: RunningKafka, topics: TopicsConfig, tmp_path: Path, bundle: Path
+) -> Iterator[Deployment]:
     (tmp_path / "place").mkdir()
     deployment = Deployment(tmp_path, kafka.bootstrap, topics, bundle)
     text = deployment.config.read_text()

@@ -1,19 +1,15 @@
 """While Kafka is away, what ends does so in order, and what answers goes on."""
 
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 
 import grpc
 import pytest
-from rich.progress import Progress
 
-from model.training.train import train
 from services.local_kafka import RunningKafka, start_kafka
 from stream.topics import TopicsConfig, ensure_topics
 from tests.end_to_end.processes import Deployment, wait_for
 from tests.end_to_end.test_trending import views
-from tests.model.worlds import SMALL, make_event_log
 
 pytestmark = [pytest.mark.broker, pytest.mark.slow]
 TOPICS = TopicsConfig(num_partitions=3)
@@ -83,10 +79,3 @@ def answered(deployed: Deployment) -> bool:
         return len(deployed.recommend("stranger", k=5).items) == 5
     except grpc.RpcError:
         return False
-
-
-@pytest.fixture
-def bundle(tmp_path: Path) -> Path:
-    path = tmp_path / "bundle"
-    train(make_event_log(), None, replace(SMALL, max_steps=3), path, Progress(disable=True))
-    return path

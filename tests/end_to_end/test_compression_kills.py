@@ -9,11 +9,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from rich.progress import Progress
 
 from model.bundle import load_bundle
 from model.compression import Compressor
-from model.training.train import train
 from services.local_kafka import start_kafka
 from state.chunk_codec import decode_rows
 from state.inspection import users_of
@@ -22,7 +20,6 @@ from state.user_records import read_chunks, scan_user
 from state.user_store import UserStore
 from tests.end_to_end.compression_kills import Chaos
 from tests.end_to_end.test_main_job import stores_of
-from tests.model.worlds import SMALL, make_event_log
 
 pytestmark = [pytest.mark.broker, pytest.mark.slow]
 
@@ -31,12 +28,11 @@ NUM_USERS = max(16, int(KILLS_S / 4))
 
 
 @pytest.fixture
-def chaos(tmp_path: Path) -> Iterator[Chaos]:
-    train(make_event_log(), None, SMALL, tmp_path / "bundle", Progress(disable=True))
+def chaos(tmp_path: Path, bundle: Path) -> Iterator[Chaos]:
     broker = start_kafka(tmp_path / "kafka")
     seed = int.from_bytes(os.urandom(4))
     print(f"seed {seed}")
-    chaos = Chaos(tmp_path, broker, tmp_path / "bundle", NUM_USERS, seed)
+    chaos = Chaos(tmp_path, broker, bundle, NUM_USERS, seed)
     yield chaos
     chaos.stop()
     broker.stop()
@@ -44,12 +40,12 @@ def chaos(tmp_path: Path) -> Iterator[Chaos]:
 
 
 @pytest.mark.timeout(KILLS_S + 240)
-def test_every_summary_ends_at_its_boundary(chaos: Chaos, tmp_path: Path) -> None:
+def test_every_summary_ends_at_its_boundary(chaos: Chaos, bundle: Path) -> None:
     chaos.run(KILLS_S)
     print(chaos.num_events, "events;", dict(chaos.happened))
     chaos.settle()
     chaos.stop()
-    compressor, checked = Compressor(load_bundle(tmp_path / "bundle")), 0
+    compressor, checked = Compressor(load_bundle(bundle)), 0
     stores = stores_of(chaos.owner)
     for partition in range(chaos.topics.num_partitions):
         store = stores.open(partition)

@@ -10,11 +10,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 from aiokafka import AIOKafkaConsumer
-from rich.progress import Progress
 
 from model.bundle import load_bundle
 from model.compression import Compressor
-from model.training.train import train
 from protos import recommender_pb2 as wire
 from protos.interaction_pb2 import Interaction
 from services.local_kafka import RunningKafka, start_kafka
@@ -36,18 +34,11 @@ pytestmark = [pytest.mark.broker, pytest.mark.slow]
 USERS = [f"user-{index}" for index in range(24)]
 
 
-@pytest.fixture(scope="module")
-def bundle(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    path = tmp_path_factory.mktemp("bundles") / "bundle"
-    train(make_event_log(), None, SMALL, path, Progress(disable=True))
-    return path
-
-
 @pytest.fixture
 def deployed(
     kafka: RunningKafka, topics: TopicsConfig, tmp_path: Path, bundle: Path
 ) -> Iterator[Deployment]:
-    deployment = Deployment(tmp_path, kafka.bootstrap, topics, bundle)
+    deployment = Deployment(tmp_path, kafka.bootstrap, topics, bundle, chooses_engine=True)
     yield deployment
     if deployment.process is not None:
         deployment.process.kill()

@@ -10,10 +10,8 @@ from pathlib import Path
 
 import pytest
 from aiokafka.admin import AIOKafkaAdminClient
-from rich.progress import Progress
 
 from model.bundle import load_bundle
-from model.training.train import train
 from protos import recommender_pb2 as wire
 from protos.interaction_pb2 import Interaction
 from protos.recommender_pb2 import RecommendResponse
@@ -22,18 +20,10 @@ from stream.topic_reader import read_topic
 from stream.topics import TopicsConfig
 from stream.trending_counts import Window
 from tests.end_to_end.processes import DEADLINE_S, Deployment, wait_for
-from tests.model.worlds import SMALL, make_event_log
 from tests.stream.trending import interaction
 
 pytestmark = [pytest.mark.broker, pytest.mark.slow]
 WITHIN_S = 5.0
-
-
-@pytest.fixture(scope="module")
-def bundle(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    path = tmp_path_factory.mktemp("bundles") / "bundle"
-    train(make_event_log(), None, SMALL, path, Progress(disable=True))
-    return path
 
 
 @pytest.fixture
@@ -47,9 +37,10 @@ def deployed(
         print(deployment.log.read_text())
 
 
-def views(item: int, count: int, *, tag: int = 0, number: int = 0) -> list[Interaction]:
+def views(item: int, count: int, *, first: int = 0) -> list[Interaction]:
+    """Of as many users, from the `first` one on."""
     now_ms = time.time_ns() // 1_000_000
-    return [interaction(f"user-{n}", item, now_ms, tag=tag, number=number) for n in range(count)]
+    return [interaction(f"user-{n}", item, now_ms) for n in range(first, first + count)]
 
 
 def ids(reply: RecommendResponse) -> list[int]:
@@ -111,7 +102,7 @@ async def test_a_burst_reaches_strangers_and_a_kill_changes_no_count(
 
     await deployed.produce(views(known, 25))
     deployed.kill_role("trending")
-    await deployed.produce([*views(known, 25, number=1), *views(rare, 20, number=1)])
+    await deployed.produce([*views(known, 25, first=25), *views(rare, 20, first=20)])
     wait_for("what came after the kill", lambda: ids(deployed.recommend("a stranger"))[0] == known)
     wait_for("all of it", lambda: ids(deployed.recommend("a stranger"))[:2] == [known, rare])
     deployed.stop()
@@ -138,9 +129,9 @@ async def stop_and_kill(deployed: Deployment) -> None:
         wait_for("the start", lambda: started(deployed) > number or has_ended(deployed))  # noqa: B023
         if number == 0:
             while not await counted(deployed):
-                await deployed.produce(views(7, 1, number=total))
+                await deployed.produce(views(7, 1, first=total))
                 total += 1
-        await deployed.produce(views(7, 200, number=-1 - number))
+        await deployed.produce(views(7, 200, first=total))
         total += 200
         if number == 1:
             deployed.stop()
@@ -170,7 +161,7 @@ async def test_members_come_and_go_under_a_stream_of_events(
         nonlocal sent
         async with asyncio.timeout(DEADLINE_S):
             while await num_members_of(first) != num_members:
-                await first.produce(views(7, 30, number=sent))
+                await first.produce(views(7, 30, first=sent))
                 sent += 30
 
     try:

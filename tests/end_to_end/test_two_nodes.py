@@ -4,14 +4,12 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from rich.progress import Progress
 
-from model.training.train import train
 from protos import recommender_pb2 as wire
 from services.local_kafka import RunningKafka
 from stream.topics import TopicsConfig
 from tests.end_to_end.processes import Deployment, to_messages, wait_for
-from tests.model.worlds import SMALL, make_event_log
+from tests.model.worlds import make_event_log
 
 pytestmark = [pytest.mark.broker, pytest.mark.slow]
 
@@ -20,15 +18,12 @@ USERS = [f"user-{index}" for index in range(24)]
 
 @pytest.fixture
 def three(
-    kafka: RunningKafka, topics: TopicsConfig, tmp_path: Path
+    kafka: RunningKafka, topics: TopicsConfig, tmp_path: Path, bundle: Path
 ) -> Iterator[tuple[Deployment, Deployment, Deployment]]:
-    train(make_event_log(), None, SMALL, tmp_path / "bundle", Progress(disable=True))
     deployments = []
     for name in ("one", "other", "inference"):
         (tmp_path / name).mkdir()
-        deployments.append(
-            Deployment(tmp_path / name, kafka.bootstrap, topics, tmp_path / "bundle")
-        )
+        deployments.append(Deployment(tmp_path / name, kafka.bootstrap, topics, bundle))
     yield deployments[0], deployments[1], deployments[2]
     for deployment in deployments:
         if deployment.process is not None:

@@ -1,5 +1,8 @@
 """Every engine against the plain one, whatever the batch and the number of beams."""
 
+import ctypes
+import gc
+
 import pytest
 import torch
 from torch import Tensor
@@ -56,6 +59,32 @@ def test_openvino_steps_like_pytorch(bundle: Bundle) -> None:
     engine = OpenVinoEngine(FusedDecoder(bundle.network.decoder), BEAMS, "fp32", 1)
     for batch, width in [(1, BEAMS), (3, BEAMS), (1, BEAMS + 1), (9, 2), (1, 4 * BEAMS + 1)]:
         check(engine, bundle, batch, width, atol=1e-4)
+
+
+class SignalStack(ctypes.Structure):
+    """stack_t of Linux."""
+
+    _fields_ = (("address", ctypes.c_void_p), ("flags", ctypes.c_int), ("size", ctypes.c_size_t))
+
+
+def signal_stack() -> tuple[int | None, int]:
+    """Of this thread: where its next signal is handled."""
+    stack = SignalStack()
+    assert ctypes.CDLL(None).sigaltstack(None, ctypes.byref(stack)) == 0
+    return stack.address, stack.size
+
+
+def test_compiled_models_leave_the_signal_stack_alone(bundle: Bundle) -> None:
+    """Or the next signal would end the process."""
+    before = signal_stack()
+    for _ in range(2):
+        engine = OpenVinoEngine(FusedDecoder(bundle.network.decoder), BEAMS, "fp32", 1)
+        check(engine, bundle, 1, BEAMS, atol=1e-4)
+        check(engine, bundle, 2, BEAMS, atol=1e-4)
+        assert signal_stack() == before
+    del engine
+    gc.collect()
+    assert signal_stack() == before
 
 
 def test_bf16_is_the_same_up_to_rounding(bundle: Bundle) -> None:

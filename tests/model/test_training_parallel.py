@@ -1,7 +1,6 @@
 """Two processes train as one does: the same losses, the same gradients, the same weights."""
 
 import os
-import socket
 import subprocess
 import sys
 from contextlib import suppress
@@ -19,6 +18,7 @@ from model.training.config import StageRules
 from model.training.data_parallel import joined_workers
 from model.training.metrics import StepMetrics, read_metrics
 from model.training.train import RunPlace, train
+from services.ports import free_port
 from tests.model.test_training_runs import SignalAt
 from tests.model.worlds import SMALL, make_event_log
 
@@ -45,15 +45,9 @@ def run_here(where: Path, stop_after: int = 0) -> None:
         train(make_event_log(), None, CONFIG, where / "bundle", SignalAt(stop_after), place)
 
 
-def free_port() -> str:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        return str(free.getsockname()[1])
-
-
 def torchrun(where: Path, stop_after: int) -> subprocess.Popen[str]:
     command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2",
-               "--master-addr", "127.0.0.1", "--master-port", free_port(),
+               "--master-addr", "127.0.0.1", "--master-port", str(free_port()),
                __file__, str(where), str(stop_after)]  # fmt: skip
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
     return subprocess.Popen(

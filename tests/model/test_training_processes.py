@@ -13,14 +13,15 @@ from safetensors.torch import load_file
 
 from model.bundle import load_bundle
 from model.training.metrics import read_metrics
+from services.ports import free_port
 from tests.model.test_train_command import SETTINGS
-from tests.model.test_training_parallel import ROOT, free_port
+from tests.model.test_training_parallel import ROOT
 
 DEADLINE_S = 120.0
 TRAIN = ["-m", "services.cli", "train"]
 
 
-def start(log: Path, where: Path, *launcher: str, steps: int = 30) -> "subprocess.Popen[str]":
+def start(log: Path, where: Path, *launcher: str, steps: int = 15) -> "subprocess.Popen[str]":
     where.mkdir(exist_ok=True)
     settings = SETTINGS.replace("max_steps = 3", f"max_steps = {steps}\ncheckpoint_every_s = 0.0")
     (where / "gemstream.toml").write_text(settings)
@@ -64,13 +65,20 @@ def test_a_killed_process_resumes_to_the_same_bundle(log_path: Path, tmp_path: P
     expected = load_file(whole / file)
     assert all(torch.equal(t, expected[name]) for name, t in load_file(killed / file).items())
     assert rows(killed) == rows(whole)
-    assert report["stages"][0]["steps"] == 30
+    assert report["stages"][0]["steps"] == 15
 
 
 @pytest.mark.slow
 def test_the_documented_torchrun_command_trains_a_bundle(log_path: Path, tmp_path: Path) -> None:
     torchrun = str(Path(sys.executable).with_name("torchrun"))
-    options = ("--nproc-per-node", "2", "--master-addr", "127.0.0.1", "--master-port", free_port())
+    options = (
+        "--nproc-per-node",
+        "2",
+        "--master-addr",
+        "127.0.0.1",
+        "--master-port",
+        str(free_port()),
+    )
     report = json.loads(finish(start(log_path, tmp_path, torchrun, *options, steps=6)))
     assert report["processes"] == 2
     assert load_bundle(tmp_path / "bundle").version == report["bundle_version"]

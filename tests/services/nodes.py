@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -207,8 +208,9 @@ async def recommending(
     log_requests: bool = False,
     credentials: ServerCredentials | None = None,
     tracing: Tracing | None = None,
+    counted: Counter[tuple[str, str]] | None = None,
 ) -> AsyncIterator[str]:
-    """The address of a RecommenderService with a fake network."""
+    """The address of a RecommenderService with a fake network, which counts users in `counted`."""
     names = ["gemstream.v1.RecommenderService"]
     server = GrpcServer("127.0.0.1:0", names, credentials, tracing)
     with ThreadPoolExecutor(1) as executor:
@@ -218,6 +220,8 @@ async def recommending(
         service = RecommenderService(
             lambda _: contextlib.nullcontext(generator), RequestLog(enabled=log_requests)
         )
+        if counted is not None:
+            service.users = counted
         add_RecommenderServiceServicer_to_server(service, server.server)
         address = await server.start()
         await server.set_serving(True)

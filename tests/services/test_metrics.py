@@ -19,6 +19,7 @@ from services.grpc_server import GrpcServer
 from services.http_server import HttpServer
 from services.local_kafka import RunningKafka
 from services.metrics.exposition import Metrics
+from services.metrics.rollouts import RolloutCollector
 from services.metrics.serving import RequestCollector
 from services.metrics.state_node import INGEST_COUNTERS, StateNodeCollector
 from services.metrics.workers import CompressionCollector
@@ -26,6 +27,13 @@ from services.request_stats import RequestStats
 from services.watch_endpoints import watch_endpoints
 from state.arrivals import Applied
 from state.backfill_batch import Taken
+from state.bundle_rollout import (
+    WalkState,
+    mark_some,
+    set_rollout_state,
+    start_rollout,
+    stop_rollout,
+)
 from state.key_value_store import MemoryStore
 from state.partition_stores import PartitionStores
 from state.user_store import UserStore
@@ -37,7 +45,7 @@ from stream.topics import TopicsConfig, partition_of
 from stream.watchdog import LivenessConfig, Verdict, Watchdog
 from tests.services.nodes import FakeOwner
 from tests.services.test_http_server import get
-from tests.state.builders import SMALL, START_MS
+from tests.state.builders import SMALL, START_MS, arrive, make_rows
 from tests.stream.nodes import Node, event, produce, running, until
 
 Samples = dict[tuple[str, ...], float]
@@ -370,3 +378,41 @@ def test_compression_counts() -> None:
     assert samples["gemstream_compression_summaries_total",] == 3
     assert samples["gemstream_compression_failed_jobs_total",] == 1
     assert samples["gemstream_compression_jobs_in_hand",] == 2
+
+
+def rolling_stores() -> PartitionStores:
+    """Two partitions of two users each; of each one is marked."""
+    stores = PartitionStores(lambda _: MemoryStore(), SMALL)
+    for partition in (0, 1):
+        store = stores.open(partition)
+        for number in (0, 1):
+            rows = make_rows(list(range(20)))
+            store.apply(arrive(rows, f"user-{number}", first_offset=20 * number))
+        store.change_bundles(lambda live: start_rollout(live, "v2", 5.0, START_MS))
+        store.change_bundles(lambda live: mark_some(live, 1, 1).batch)
+    return stores
+
+
+def test_a_rollout_tells_who_is_left_and_whether_it_is_paused() -> None:
+    assert "gemstream_rollout_remaining_users{" not in expose(RolloutCollector(idle_node().stores))
+    stores = rolling_stores()
+
+    def exposed() -> tuple[float, float, float, float]:
+        samples = parse(expose(RolloutCollector(stores)))
+        return (
+            samples["gemstream_rollout_remaining_users", "to_walk", "v2"],
+            samples["gemstream_rollout_remaining_users", "owed", "v2"],
+            samples["gemstream_rollout_users_per_second", "v2"],
+            samples["gemstream_rollout_paused", "v2"],
+        )
+
+    assert exposed() == (2, 2, 5, 0)
+    first = stores.get(0)
+    first.change_bundles(lambda live: set_rollout_state(live, "v2", WalkState.PAUSED))
+    assert exposed() == (2, 2, 5, 1)
+    first.change_bundles(lambda live: set_rollout_state(live, "v2", WalkState.RUNNING))
+    for partition in (0, 1):
+        stores.get(partition).change_bundles(lambda live: mark_some(live, 9, 9).batch)
+    assert exposed() == (0, 4, 5, 0)
+    first.change_bundles(lambda live: stop_rollout(live, "v2"))
+    assert exposed() == (0, 2, 5, 0)

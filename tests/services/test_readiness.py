@@ -1,7 +1,6 @@
 """Readiness of an inference node, in gRPC's health: of inference, and of the states behind it."""
 
 import asyncio
-import socket
 
 import grpc.aio
 from grpc_health.v1 import health_pb2, health_pb2_grpc
@@ -10,17 +9,12 @@ from services.clients import RoutedStateClient, StateClient
 from services.grpc_server import GrpcServer
 from services.http_server import HttpServer
 from services.inference_node import STATE_READINESS, InferenceNode
+from tests.end_to_end.processes import free_address
 from tests.services.nodes import NUM_PARTITIONS, FakeOwner
 
 RECOMMENDER = "gemstream.v1.RecommenderService"
 SERVING = health_pb2.HealthCheckResponse.SERVING
 NOT_SERVING = health_pb2.HealthCheckResponse.NOT_SERVING
-
-
-def free_address() -> str:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return f"127.0.0.1:{probe.getsockname()[1]}"
 
 
 async def test_inference_is_ready_without_states_and_states_are_said_apart() -> None:

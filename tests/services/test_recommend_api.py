@@ -3,6 +3,7 @@
 import json
 import logging
 import time
+from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
@@ -398,3 +399,20 @@ class Blind:
         self, user_id: str, known: object = None, timeout_s: float | None = None
     ) -> None:
         raise Unreachable("away")
+
+
+async def test_every_user_of_a_batch_is_counted() -> None:
+    owner, counted = FakeOwner(), Counter[tuple[str, str]]()
+    owner.add("ann", 20)
+    async with owner.serving() as state, StateClient(state, 5.0) as users:
+        async with recommending(users, counted=counted) as address:
+            await recommend(address, user_id="ann")
+            await refusal(address, user_id="")
+            requests = [wire.RecommendRequest(user_id=user) for user in ("ann", "bob", "", "cy")]
+            await recommend_batch(address, requests)
+    assert counted == {
+        ("Recommend", "OK"): 1,
+        ("Recommend", "INVALID_ARGUMENT"): 1,
+        ("RecommendBatch", "OK"): 3,
+        ("RecommendBatch", "INVALID_ARGUMENT"): 1,
+    }

@@ -254,3 +254,63 @@ def test_nothing_configured_is_plain_text() -> None:
 def test_loopback_is_told_from_other_addresses() -> None:
     assert all(map(is_loopback, ("127.0.0.1:1", "localhost:1", "[::1]:1")))
     assert not any(map(is_loopback, ("0.0.0.0:1", "10.0.0.5:1", "[::]:1", "owner:1")))
+
+
+def issue(authority: trustme.CA, files: Files) -> None:
+    """As a renewal does: the new files take the old ones' places, one after the other."""
+    issued = authority.issue_cert("127.0.0.1")
+    chain = b"".join(pem.bytes() for pem in issued.cert_chain_pems)
+    for path, content in (
+        (files.server_key, issued.private_key_pem.bytes()),
+        (files.server, chain),
+    ):
+        partial = path.with_suffix(".new")
+        partial.write_bytes(content)
+        partial.replace(path)
+
+
+async def reaches(address: str, ca: Path) -> bool:
+    """Over a connection of its own."""
+    credentials = client_credentials(TlsConfig(ca=ca))
+    async with StateClient(address, 2.0, credentials) as client:
+        try:
+            return await client.read_delta("ann", "v1", None) is not None
+        except Unreachable:
+            return False
+
+
+async def test_a_renewed_certificate_is_taken_by_a_running_server(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO", "services.certificate_files")
+    names = ("ca", "server", "server_key", "client", "client_key", "other_ca")
+    files = Files(**{name: tmp_path / f"{name}.pem" for name in names})
+    old, new = trustme.CA(), trustme.CA()
+    old.cert_pem.write_to_path(str(files.ca))
+    new.cert_pem.write_to_path(str(files.other_ca))
+    issue(old, files)
+    owner = FakeOwner()
+    owner.add("ann", 3)
+    async with owner.serving(server_credentials(files.server_tls, NO_ADMIN)) as address:
+        assert await reaches(address, files.ca)
+        assert not await reaches(address, files.other_ca)
+        async with StateClient(address, 2.0, client_credentials(TlsConfig(ca=files.ca))) as lasting:
+            assert await lasting.read_delta("ann", "v1", None) is not None
+            issue(new, files)
+            assert await reaches(address, files.other_ca)
+            assert not await reaches(address, files.ca)
+            assert await lasting.read_delta("ann", "v1", None) is not None
+        assert caplog.text.count("took the renewed certificate") == 1
+
+        files.server.write_bytes(b"half a certificate")
+        assert await reaches(address, files.other_ca)
+        files.server_key.unlink()
+        assert await reaches(address, files.other_ca)
+        assert caplog.text.count("the certificate in use stays") >= 2
+        issue(old, files)
+        assert await reaches(address, files.ca)
+
+
+def test_a_key_of_another_certificate_is_refused_at_the_start(files: Files) -> None:
+    with pytest.raises(SettingsError, match="are no pair in PEM"):
+        server_credentials(TlsConfig(certificate=files.server, key=files.client_key), NO_ADMIN)

@@ -11,7 +11,7 @@ from services.cold_start import ColdStart
 from services.trending import Trending, TrendingItems, merge
 from stream.trending_counts import PartitionCounts, TrendingConfig
 from tests.services.nodes import FakeRecommender
-from tests.stream.test_trending_counts import NOW_MS, rows_of
+from tests.stream.test_trending_counts import NOW_MS, add
 from tests.stream.trending import Event, weights_of_log
 
 ALL = TrendingConfig(window_s=60, keep_s=3_600.0, half_life_s=120.0, min_weight=0.0)
@@ -37,7 +37,7 @@ def records_of(
     records = []
     for partition, log in enumerate(logs):
         counts = PartitionCounts(config)
-        counts.add(rows_of(log), np.arange(len(log)), len(log), NOW_MS)
+        add(counts, log, 0, len(log))
         records.append(counts.trending(partition, as_of_ms[partition]))
     return records
 
@@ -82,7 +82,7 @@ def test_what_short_lists_miss_is_bounded_by_what_they_left_out(logs: list[list[
 
 
 def test_light_items_do_not_trend_and_silent_partitions_fade() -> None:
-    config = TrendingConfig(keep_s=3_600.0, half_life_s=120.0)
+    config = TrendingConfig(keep_s=3_600.0, half_life_s=120.0, min_weight=1.0)
     clock = [NOW_MS]
     trending = Trending(config, lambda: clock[0])
     assert len(trending.items().item_ids) == 0

@@ -119,7 +119,7 @@ async def test_counts_over_all_partitions_and_a_restart(
         assert app.is_running
         assert app.counters["unreadable"] == 1
         await until(lambda: set(app.lag_records().values()) == {0})
-    await produce(config, [interaction(user, 8, now_ms(), tag=4, number=1) for user in users])
+    await produce(config, [interaction(f"other-{user}", 8, now_ms(), tag=4) for user in users])
     async with running(config, counting):
         await until_counts(config, {(7, 3): 30, (8, 4): 50})
     assert await counted(config) == {(7, 3): 30, (8, 4): 50}
@@ -169,9 +169,9 @@ async def test_members_share_the_partitions(
         await until_counts(config, {(7, 0): 30})
         async with running(config, counting) as second:
             await until(lambda: second.is_running)
-            await produce(config, [interaction(user, 7, now_ms(), number=1) for user in users])
+            await produce(config, [interaction(f"other-{user}", 7, now_ms()) for user in users])
             await until_counts(config, {(7, 0): 60})
-        await produce(config, [interaction(user, 7, now_ms(), number=2) for user in users])
+        await produce(config, [interaction(f"third-{user}", 7, now_ms()) for user in users])
         await until_counts(config, {(7, 0): 90})
     assert await counted(config) == {(7, 0): 90}
 
@@ -241,6 +241,7 @@ def test_partitions_that_stand_still_are_found() -> None:
         {"keep_s": 30.0},
         {"max_items": -1},
         {"max_tags": 900},
+        {"remembered_counts": 1_000},
     ],
 )
 def test_settings_out_of_range(wrong: dict[str, object]) -> None:

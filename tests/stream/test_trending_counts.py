@@ -5,8 +5,10 @@ import pytest
 from hypothesis import given, strategies as st
 
 from protos.interaction_pb2 import INTERACTION_KIND_DISLIKE
+from state.arrivals import Arrivals, Position
 from state.interaction import INTERACTION, Rows
 from stream import trending_counts
+from stream.counted_users import CountedUsers
 from stream.errors import StreamError
 from stream.trending_counts import PartitionCounts, TrendingConfig, Window
 from tests.stream.trending import Event, weights_of_log
@@ -33,8 +35,15 @@ def rows_of(log: list[Event]) -> Rows:
     return rows
 
 
-def add(counts: PartitionCounts, log: list[Event], start: int, end: int) -> None:
-    counts.add(rows_of(log[start:end]), np.arange(start, end), end, NOW_MS)
+def add(
+    counts: PartitionCounts, log: list[Event], start: int, end: int, users: list[str] | None = None
+) -> None:
+    """Each event is another user's, unless `users` says whose."""
+    keys = [f"user-{offset}".encode() for offset in range(start, end)]
+    if users is not None:
+        keys = [user.encode() for user in users[start:end]]
+    offsets, rows = np.arange(start, end), rows_of(log[start:end])
+    counts.add(Arrivals(0, Position(end, 0), keys, offsets, rows), NOW_MS)
 
 
 def weights(counts: PartitionCounts, now_ms: int) -> dict[tuple[int, int], float]:
@@ -107,3 +116,55 @@ def test_a_damaged_value_is_refused() -> None:
     for value in (b"\xff", b"\x12\x01\x05"):
         with pytest.raises(StreamError):
             Window.decode(value)
+
+
+@given(events, st.lists(st.sampled_from(["ann", "bob", "cy"]), min_size=40, max_size=40), st.data())
+def test_a_user_counts_once_for_an_item_in_a_half_life(
+    log: list[Event], users: list[str], data: st.DataObject
+) -> None:
+    counts = PartitionCounts(CONFIG)
+    cut = data.draw(st.integers(0, len(log)))
+    add(counts, log, 0, cut, users)
+    add(counts, log, cut, len(log), users)
+    seen, once = set(), []
+    for event, user in zip(log, users, strict=False):
+        if not event[3] and event[2] - event[2] % 60_000 >= NOW_MS - 600_000:
+            triple = (user, event[0], event[2] // 120_000)
+            once += [] if triple in seen else [event]
+            seen.add(triple)
+    assert weights(counts, NOW_MS) == pytest.approx(weights_of_log(once, CONFIG, NOW_MS))
+
+
+def test_nobody_makes_an_item_trend_alone() -> None:
+    """A thousand times in a window, and a thousand times over all windows, at any tag."""
+    for spread_ms in (1, 600):
+        counts = PartitionCounts(CONFIG)
+        log = [(7, n % 3, NOW_MS - n * spread_ms, False) for n in range(1_000)][::-1]
+        log += [(8, 0, NOW_MS, False)] * 4
+        add(counts, log, 0, len(log), ["bot"] * 1_000 + ["ann", "bob", "cy", "di"])
+        found = weights(counts, NOW_MS)
+        assert sum(weight for (item, _), weight in found.items() if item == 7) < CONFIG.min_weight
+        assert found[8, 0] > CONFIG.min_weight
+
+
+def test_a_full_table_forgets_and_never_takes_one_for_another() -> None:
+    table = CountedUsers(64)
+    items, periods = np.full(500, 7, np.uint64), np.zeros(500, np.int64)
+    users = [f"user-{n}".encode() for n in range(500)]
+    assert table.first(users, items, periods).all()
+    assert not table.first(users[-1:], items[:1], periods[:1]).any()
+    assert table.first(users[-1:], items[:1] + 1, periods[:1]).all()
+    assert table.first(users[-1:], items[:1], periods[:1] + 1).all()
+    assert table.first(users, items, periods).sum() > 400
+
+
+def test_a_table_with_room_is_exact() -> None:
+    table = CountedUsers(1 << 12)
+    random = np.random.default_rng(3)
+    users = [f"user-{n}".encode() for n in random.integers(0, 40, 3_000)]
+    items = random.integers(1, 30, 3_000).astype(np.uint64)
+    found = table.first(users, items, np.zeros(3_000, np.int64))
+    seen: set[tuple[bytes, int]] = set()
+    for triple, new in zip(zip(users, items.tolist(), strict=True), found.tolist(), strict=True):
+        assert new == (triple not in seen)
+        seen.add(triple)
