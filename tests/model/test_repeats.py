@@ -226,7 +226,7 @@ def similarities_of_last(vectors: np.ndarray, candidates: RepeatCandidates) -> l
     for k in range(len(HALF_LIVES_DAYS)):
         weights = np.exp(candidates.features[0, :2, k].numpy())
         taste = weights[0] * centred[0] + weights[1] * centred[1]
-        similarities.append(float(centred[2] @ taste) / np.linalg.norm(taste))
+        similarities.append(float(centred[2] @ taste / np.linalg.norm(taste)))
     return similarities
 
 
