@@ -40,7 +40,7 @@ class RepeatConfig:
     """Most popular items of the catalogue: candidates of a request, too, where the history lacks them. 0: none."""
     max_favoured: int = 20
     """Most probable candidates of a request that count in full when items are ranked."""
-    tail_weight: float = 0.1
+    tail_weight: float = 0.03
     """Of all other candidates that the history holds; 1: as probable as they are."""
     hidden_width: int = 64
 
