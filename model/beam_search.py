@@ -67,7 +67,8 @@ def beam_search(
     log_probs = generator = torch.zeros(num_requests, 1, device=trie.device)
     dropped = generator.new_full((num_requests,), -torch.inf)
     for level in range(trie.num_levels):
-        children, child_log_probs = trie.child_log_probs(level, nodes, score_next(codes, parents))
+        logits = _logits(score_next, trie, nodes, codes, parents)
+        children, child_log_probs = trie.child_log_probs(level, nodes, logits)
         child_nodes = children.nodes.flatten(1)
         totals = candidates = (generator[..., None] + child_log_probs).flatten(1)
         if mixture is not None:
@@ -90,6 +91,30 @@ def beam_search(
         earlier = codes.gather(1, parents[..., None].expand(-1, -1, level))
         codes = torch.cat([earlier, next_codes[..., None]], -1)
     return Beams(nodes, codes, log_probs, generator, dropped)
+
+
+def _logits(
+    score_next: ScoreNext, trie: Trie, nodes: Tensor, codes: Tensor, parents: Tensor
+) -> Tensor:
+    """[B, W, K] of the next level.
+
+    On the last level those of a node with a single child say nothing: they are 0, and not asked for where no request
+    needs the place. Before it they have to be: later codes attend to what is computed for these.
+    """
+    batch, width, level = codes.shape
+    if not 0 < level == trie.num_levels - 1:
+        return score_next(codes, parents)
+    is_open_BW = ~trie.is_forced(level, nodes)
+    most = int(is_open_BW.sum(1).max())
+    if most == width:
+        return score_next(codes, parents)
+    if not most:
+        return torch.zeros((), device=nodes.device).expand(batch, width, trie.num_codes(level))
+    asked_BO = is_open_BW.byte().topk(most, dim=1).indices
+    asked_codes = codes.gather(1, asked_BO[..., None].expand(-1, -1, level))
+    asked = score_next(asked_codes, parents.gather(1, asked_BO))
+    logits = asked.new_zeros(batch, width, asked.shape[-1])
+    return logits.scatter_(1, asked_BO[..., None].expand_as(asked), asked)
 
 
 def _with_repeats(

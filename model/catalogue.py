@@ -113,6 +113,15 @@ class Catalogue:
         """Items of SID number `sid`, most popular first."""
         return range(int(self.bucket_starts[sid]), int(self.bucket_starts[sid + 1]))
 
+    def items_of(
+        self, sids: npt.NDArray[np.int64]
+    ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+        """The buckets of SID numbers one behind the other, and their lengths."""
+        starts = self.bucket_starts[sids]
+        lengths = self.bucket_starts[sids + 1] - starts
+        before = np.cumsum(lengths) - lengths
+        return np.repeat(starts - before, lengths) + np.arange(lengths.sum()), lengths
+
     def blocked_sids(self, blocked_N: npt.NDArray[np.bool_]) -> npt.NDArray[np.bool_]:
         """[S]: true for the SIDs all of whose items are blocked."""
         return np.logical_and.reduceat(blocked_N, self.bucket_starts[:-1])

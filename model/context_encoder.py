@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from model.bundle import Bundle
 from model.decoder import Context
-from model.engine import DTYPES
+from model.engine import DTYPES, HOST
 from model.engine_config import Precision
 from model.features import to_tensors
 from model.fused_decoder import EPSILON, FusedDecoder
@@ -30,8 +30,17 @@ from state.user_delta import UserSegments
 class ContextEncoder:
     """Encodes users for one bundle. Not thread-safe with others that change its bundle's network; nobody does."""
 
-    def __init__(self, bundle: Bundle, fused: FusedDecoder, precision: Precision = "fp32") -> None:
-        """`fused` holds the network's decoder; `precision` is of matrix products, what is kept is float32."""
+    def __init__(
+        self,
+        bundle: Bundle,
+        fused: FusedDecoder,
+        precision: Precision = "fp32",
+        device: torch.device = HOST,
+    ) -> None:
+        """`fused` holds the network's decoder; `precision` is of matrix products, and of what is kept.
+
+        Encoding is done here; memory is kept on `device`, where the engine reads it.
+        """
         network, dtype = bundle.network, DTYPES[precision]
         self._network = network
         self._history = bundle.history
@@ -39,7 +48,7 @@ class ContextEncoder:
         self._dtype = dtype
         self._recent = _in_precision(network.recent, dtype)
         self._mid_term = _in_precision(network.mid_term, dtype)
-        self._primer = Primer(bundle, fused, precision)
+        self._primer = Primer(bundle, fused, precision, device)
 
     @torch.inference_mode()
     def encode(
@@ -73,6 +82,7 @@ class ContextEncoder:
             statistics=merge_statistics(older, statistics_of(user.tail)),
             memory=memory,
             bos=bos_1H,
+            first_logits=self._network.logits(bos_1H[:, None], 0),
         )
         return context, Reused(
             chunks=len(taken),
@@ -86,8 +96,8 @@ class ContextEncoder:
         """The same for the plain decoder: what all its interactions were encoded to."""
         mid_term = torch.cat([context.sealed.vectors, context.newest[0]])
         return Context(
-            recent=_all_real(context.newest[1]),
-            mid_term=_all_real(mid_term),
+            recent=_all_real(context.newest[1].float()),
+            mid_term=_all_real(mid_term.float()),
             lifecycle=self._encoded_summary(context.user.summary),
         )
 
@@ -113,7 +123,7 @@ class ContextEncoder:
             keys.append(self._primer.indexer_keys(vectors_NH))
             statistics[position] = statistics_of(user.chunks[position])
         if not vectors:
-            nothing_NH = torch.zeros(0, width)
+            nothing_NH = torch.zeros(0, width, dtype=self._dtype)
             return SealedChunks((), nothing_NH, self._primer.indexer_keys(nothing_NH), {})
         return SealedChunks(positions, torch.cat(vectors), torch.cat(keys, 1), statistics)
 
@@ -127,7 +137,7 @@ class ContextEncoder:
         """[N, H]: rows that begin with a chunk, encoded."""
         mask = torch.ones(1, len(rows), dtype=torch.bool)
         encoded: Segment = self._mid_term(self._vectors(rows).to(self._dtype), mask)
-        return encoded.vectors[0].float()
+        return encoded.vectors[0]
 
     def _own(self, summary: Summary | None) -> Summary | None:
         """A summary means something under the bundle that it was made for alone."""
@@ -159,7 +169,7 @@ class ContextEncoder:
         rows = tail[num_open:]
         real = torch.ones(1, len(rows), dtype=torch.bool)
         recent: Segment = self._recent(self._vectors(rows).to(self._dtype), real)
-        return self._encode_chunks(tail[:num_open]), recent.vectors[0].float()
+        return self._encode_chunks(tail[:num_open]), recent.vectors[0]
 
 
 def _all_real(vectors_NH: Tensor) -> Segment:

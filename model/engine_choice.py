@@ -8,13 +8,15 @@ from dataclasses import dataclass
 
 import torch
 
-from model.engine import Engine, TorchEngine
+from model.engine import DTYPES, Engine, TorchEngine
 from model.engine_config import EngineConfig, Precision
+from model.errors import ModelConfigError
 from model.fused_decoder import FusedDecoder, Memory
 from model.openvino_engine import OpenVinoEngine
 
 log = logging.getLogger(__name__)
 
+GPU = torch.device("cuda")
 _TRIALS = 15
 _TRIALS_MS = 1_500.0
 """After so long no further round of trials begins."""
@@ -54,6 +56,9 @@ class EngineChoice:
         return chosen
 
     def _candidates(self, fused: FusedDecoder) -> list[Engine]:
+        on_gpu = self._on_gpu(fused)
+        if self.config.device == "cuda":
+            return on_gpu
         has_bf16 = OpenVinoEngine.has_bf16()
         precisions: list[Precision] = []
         if self.config.precision in ("auto", "fp32"):
@@ -67,13 +72,29 @@ class EngineChoice:
                 engines.append(TorchEngine(fused, precision))
             if self.config.name in ("auto", "openvino"):
                 engines.append(OpenVinoEngine(fused, self.beam_width, precision, self.num_threads))
-        return engines
+        return engines + on_gpu
+
+    def _on_gpu(self, fused: FusedDecoder) -> list[Engine]:
+        """PyTorch on the GPU that it sees. Raises ModelConfigError where one is asked for and there is none."""
+        if self.config.device == "cpu" or self.config.name == "openvino":
+            return []
+        if not torch.cuda.is_available():
+            if self.config.device == "auto":
+                return []
+            raise ModelConfigError(
+                "engine.device is 'cuda', but PyTorch sees no GPU: check `nvidia-smi`, and that PyTorch is a CUDA build "
+                '(torch.version.cuda), or set device = "auto" in [inference_node.engine]'
+            )
+        asked = self.config.precision
+        precisions: tuple[Precision, ...] = ("fp32", "bf16") if asked == "auto" else (asked,)
+        return [TorchEngine(fused, precision, GPU) for precision in precisions]
 
     def _prepare(self, engine: Engine, inputs: "_Inputs") -> None:
         """A first step of every size takes its time: better now than in a request's."""
         size = 1
         while size <= self.max_batch:
-            engine.step(*inputs.times(size))
+            for width in (1, self.beam_width):  # of a last level, where few codes are open, too
+                engine.step(*inputs.given_to(engine, size, width))
             size *= 2
 
 
@@ -86,13 +107,17 @@ class _Inputs:
     mask: torch.Tensor
     memory: Memory
 
-    def times(self, size: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, Memory]:
-        """For as many contexts."""
+    def given_to(
+        self, engine: Engine, size: int, width: int
+    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, Memory]:
+        """For as many contexts and beams, as the engine has them from the contexts' encoder."""
+        dtype, device = DTYPES[engine.precision], engine.device
+        own = self.own[:, :, :width].repeat(1, size, *[1] * (self.own.dim() - 2))
         return (
-            self.x.repeat(size, 1, 1),
-            self.own.repeat(1, size, *[1] * (self.own.dim() - 2)),
+            self.x[:, :width].repeat(size, 1, 1),
+            own.to(device, dtype),
             self.mask,
-            Memory.join([self.memory] * size),
+            Memory.join([self.memory] * size).to(dtype, device),
         )
 
 
@@ -109,13 +134,14 @@ def _inputs(memory: Memory, beam_width: int, num_earlier: int) -> _Inputs:
 @torch.inference_mode()
 def _quickest_ms(engines: Sequence[Engine], inputs: _Inputs) -> list[float]:
     """Of a few steps of each, in turns: what else the machine does slows some of them down, and none is ever too fast."""
-    of_one = inputs.times(1)
+    width = inputs.x.shape[1]
+    of_one = [inputs.given_to(engine, 1, width) for engine in engines]
     best = [math.inf] * len(engines)
     spent_ms = 0.0
     for trial in range(_TRIALS + 1):
         for place, engine in enumerate(engines):
             start_s = time.perf_counter()
-            engine.step(*of_one)
+            engine.step(*of_one[place])
             taken_ms = (time.perf_counter() - start_s) * 1e3
             if trial:  # the first compiles
                 best[place] = min(best[place], taken_ms)

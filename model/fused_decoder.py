@@ -49,6 +49,12 @@ class Memory:
         parts = [tensor[contexts] for tensor in self.tensors]
         return Memory._of(parts)
 
+    def to(self, dtype: torch.dtype, device: torch.device) -> "Memory":
+        """In another precision, elsewhere."""
+        if (self.bos.dtype, self.bos.device) == (dtype, device):
+            return self
+        return Memory._of([tensor.to(device, dtype) for tensor in self.tensors])
+
     @staticmethod
     def _of(parts: Sequence[Tensor]) -> "Memory":
         streams, masks = (parts[1], parts[2], parts[3]), (parts[4], parts[5], parts[6])
@@ -153,9 +159,9 @@ class FusedDecoder(nn.Module):
             kept.append(key_value)
         return self.normed(x_BWH), torch.stack(kept)
 
-    def copied_to(self, dtype: torch.dtype) -> "FusedDecoder":
-        """A copy with weights of another precision."""
-        return copy.deepcopy(self).to(dtype)
+    def copied_to(self, dtype: torch.dtype, device: torch.device) -> "FusedDecoder":
+        """A copy with weights of another precision, elsewhere."""
+        return copy.deepcopy(self).to(device, dtype)
 
     def fused_blocks(self) -> list[FusedBlock]:
         """The blocks, first to last."""

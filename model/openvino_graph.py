@@ -14,16 +14,24 @@ import openvino as ov
 import openvino.opset13 as ops
 from torch import Tensor
 
+from model.engine_config import Precision
 from model.fused_decoder import EPSILON, FusedBlock, FusedDecoder
 
 Node = Any
 """A node's output; OpenVINO has no narrower type for what its operators take."""
 
 
-def build_graph(fused: FusedDecoder, shapes: Sequence[Sequence[int]]) -> ov.Model:
-    """A model with the inputs of FusedDecoder.forward, of these shapes, and its outputs."""
-    inputs = [ops.parameter(list(shape), np.float32) for shape in shapes]
-    x_BWH, own, mask_P, bos, *memory = inputs
+def build_graph(
+    fused: FusedDecoder, shapes: Sequence[Sequence[int]], precision: Precision
+) -> ov.Model:
+    """A model with the inputs of FusedDecoder.forward, of these shapes, and its outputs.
+
+    States and mask are float32; keys and values come in and go out in `precision`, as they are kept.
+    """
+    kept_type = {"fp32": ov.Type.f32, "bf16": ov.Type.bf16}[precision]
+    types = [ov.Type.f32, kept_type, ov.Type.f32, *[kept_type] * (len(shapes) - 3)]
+    inputs = [ops.parameter(list(shape), one) for shape, one in zip(shapes, types, strict=True)]
+    x_BWH, own, mask_P, bos, *memory = inputs[0], *(_float(one) for one in inputs[1:])
     streams, masks, present_BS = memory[:3], memory[3:6], memory[6]
     batch, width, _ = shapes[0]
     present = _reshape(
@@ -44,7 +52,8 @@ def build_graph(fused: FusedDecoder, shapes: Sequence[Sequence[int]]) -> ov.Mode
         x_BWH = walk.attend_to_streams(x_BWH, of_block, masks, present)
         kept.append(ops.unsqueeze(key_value, _ints(0)))
     states = ops.multiply(_rms(x_BWH), _weights(fused.norm_H))
-    return ov.Model([states, ops.concat(kept, 0)], inputs, "fused_decoder")
+    kept_out = ops.convert(ops.concat(kept, 0), kept_type)
+    return ov.Model([states, kept_out], inputs, "fused_decoder")
 
 
 class _Block:
@@ -114,6 +123,11 @@ class _Block:
         met = ops.matmul(query_BAWC, key, False, True)
         weights = ops.softmax(ops.add(ops.multiply(met, self._scale), mask), 3)
         return ops.matmul(weights, value, False, False)
+
+
+def _float(x: Node) -> Node:
+    """The graph is written in float32; where it runs in bf16, nothing is converted."""
+    return ops.convert(x, np.float32)
 
 
 def _rms(x: Node) -> Node:

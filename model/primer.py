@@ -20,11 +20,13 @@ from model.user_context import SealedChunks
 class Primer:
     """Does what one user's decoding needs once, whatever the number of beams."""
 
-    def __init__(self, bundle: Bundle, fused: FusedDecoder, precision: Precision) -> None:
-        """`fused` holds the network's decoder; `precision` is of matrix products, what comes out is float32."""
+    def __init__(
+        self, bundle: Bundle, fused: FusedDecoder, precision: Precision, device: torch.device
+    ) -> None:
+        """`fused` holds the network's decoder; `precision` is of matrix products, and of what is kept; `device` of memory."""
         config, network = bundle.network.config, bundle.network
         self._fused = fused
-        self._dtype = DTYPES[precision]
+        self._dtype, self._device = DTYPES[precision], device
         self._bos_H = network.bos_H
         self._num_heads = config.layer.num_heads
         self._sizes = memory_sizes(bundle)
@@ -38,7 +40,9 @@ class Primer:
 
     def indexer_keys(self, vectors_NH: Tensor) -> Tensor:
         """Of every block, [L, N, G I]."""
-        return torch.stack([block.indexer.keys(vectors_NH) for block in self._blocks])
+        vectors_NH = vectors_NH.float()
+        keys_LNI = torch.stack([block.indexer.keys(vectors_NH) for block in self._blocks])
+        return keys_LNI.to(self._dtype)
 
     def project_lifecycle(self, tokens_1EH: Tensor) -> Tensor:
         """[1, L, 2, A, E, C]: keys and values of encoded tokens in every block."""
@@ -75,7 +79,7 @@ class Primer:
             selected_KH = self._select(block, x_11H, keys_MI, (sealed.vectors, open_NH))
             selected = self._project(self._mid_term_weights[i], selected_KH[None])[:, 0]
             mid_term.append(_padded(selected, sizes[1]))
-            of_block = [recent_stream[:, i], mid_term[-1], lifecycle[:, i]]
+            of_block = [one.float() for one in (recent_stream[:, i], mid_term[-1], lifecycle[:, i])]
             x_11H = self._fused.fused_blocks()[i].attend_to_streams(
                 x_11H, of_block, masks, present_1S
             )
@@ -84,7 +88,7 @@ class Primer:
             (recent_stream, torch.stack(mid_term, 1), lifecycle),
             (masks[0], masks[1], masks[2]),
             present_1S,
-        )
+        ).to(self._dtype, self._device)
         return memory, self._fused.normed(x_11H)[:, 0]
 
     def _select(
@@ -95,7 +99,7 @@ class Primer:
         if sum(map(len, vectors)) <= top_k:
             return torch.cat(list(vectors))
         query = block.indexer_query(x_11H[:, 0])
-        scores_M = torch.cat([block.indexer.score(query, part[None])[0] for part in keys])
+        scores_M = torch.cat([block.indexer.score(query, part[None].float())[0] for part in keys])
         chosen_K = scores_M.topk(top_k).indices
         num_sealed = len(vectors[0])
         if not num_sealed:
@@ -111,7 +115,7 @@ class Primer:
         width, heads = weights.shape[1], self._num_heads
         both = vectors_1NH[0].to(self._dtype) @ weights.T
         num_blocks = len(weights) // (2 * width)
-        parted = both.view(len(both), num_blocks, 2, heads, width // heads).float()
+        parted = both.view(len(both), num_blocks, 2, heads, width // heads)
         return parted.permute(1, 2, 3, 0, 4).contiguous()[None]
 
 

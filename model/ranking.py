@@ -19,15 +19,12 @@ def rank_items(
     request: int = 0,
 ) -> list[tuple[int, float]]:
     """Items of a request's beams that are not `blocked` [N], best first: (catalogue index, log-probability)."""
-    real = (beams.log_probs[request] > -np.inf).numpy()
-    buckets = [catalogue.bucket(sid) for sid in beams.sids[request].numpy()[real].tolist()]
-    items = np.array([index for bucket in buckets for index in bucket], np.int64)
-    generator = np.repeat(
-        beams.generator_log_probs[request].numpy()[real], [len(bucket) for bucket in buckets]
-    )
+    real = beams.log_probs[request].numpy() > -np.inf
+    items, lengths = catalogue.items_of(beams.sids[request].numpy()[real])
+    generator = np.repeat(beams.generator_log_probs[request].numpy()[real], lengths)
     if blocked is not None:
         items, generator = items[~blocked[items]], generator[~blocked[items]]
-    repeat = _repeat_share(items, mixture.items[request].numpy(), mixture.shares[request].numpy())
+    repeat = _repeat_share(items, *mixture.share_by_item[request])
     with np.errstate(divide="ignore"):
         log_probs = np.logaddexp(
             float(mixture.log_generator[request])
@@ -36,19 +33,16 @@ def rank_items(
             float(mixture.log_repeat[request]) + np.log(repeat),
         )
     order = np.lexsort((items, -log_probs))
-    return [(int(items[i]), float(log_probs[i])) for i in order]
+    return list(zip(items[order].tolist(), log_probs[order].tolist(), strict=True))
 
 
 def _repeat_share(
     items: npt.NDArray[np.int64],
-    row_items_N: npt.NDArray[np.int64],
-    shares_N: npt.NDArray[np.float32],
+    distinct: npt.NDArray[np.int64],
+    totals: npt.NDArray[np.float64],
 ) -> npt.NDArray[np.float64]:
-    """P_repeat of each of `items`."""
-    known = row_items_N >= 0
-    distinct, inverse = np.unique(row_items_N[known], return_inverse=True)
+    """P_repeat of each of `items`, from that of the `distinct` ones that have any."""
     if not len(distinct):
         return np.zeros(len(items))
-    totals = np.bincount(inverse, shares_N[known])
     places = np.searchsorted(distinct, items).clip(max=len(distinct) - 1)
     return np.where(distinct[places] == items, totals[places], 0.0)

@@ -89,7 +89,7 @@ class Recommender:
         self.bundle = bundle
         fused = FusedDecoder(bundle.network.decoder).eval()
         self._engine = engine(fused, empty_memory(bundle), max(0, bundle.network.num_levels - 2))
-        self._encoder = ContextEncoder(bundle, fused, self._engine.precision)
+        self._encoder = ContextEncoder(bundle, fused, self._engine.precision, self._engine.device)
         self.beam_width = beam_width
         self._max_per_first_code, self._exact = max_per_first_code, exact
         self.view = CatalogueView.of(bundle.catalogue, bundle.trie)
@@ -161,13 +161,14 @@ class Recommender:
         self, place: int, context: UserContext, query: Query, view: CatalogueView
     ) -> _Request:
         blocked = view.blocked(query.filter)
-        evidence = self._evidence(context, view.catalogue)
-        blocked_candidates = None
+        evidence, mixture = self._evidence(context, view.catalogue)
         if not query.repeats:
             blocked_candidates = ~evidence.new
-        if blocked is not None:
-            also = torch.from_numpy(blocked)[evidence.items]
-            blocked_candidates = also if blocked_candidates is None else blocked_candidates | also
+            if blocked is not None:
+                blocked_candidates |= torch.from_numpy(blocked)[evidence.items]
+            mixture = self._mixture(evidence, blocked_candidates)
+        elif blocked is not None:
+            mixture = self._mixture(evidence, torch.from_numpy(blocked)[evidence.items])
         return _Request(
             place=place,
             context=context,
@@ -175,13 +176,16 @@ class Recommender:
             width=query.beam_width or self.beam_width,
             per_code=self._max_per_first_code,
             blocked=blocked,
-            mixture=evidence.mixture(blocked_candidates).favouring(
-                self.bundle.network.config.repeats
-            ),
+            mixture=mixture,
         )
 
-    def _evidence(self, context: UserContext, catalogue: Catalogue) -> RepeatEvidence:
-        """For repeats; kept with the context as long as the catalogue is the same."""
+    def _mixture(self, evidence: RepeatEvidence, blocked: Tensor | None) -> RepeatMixture:
+        return evidence.mixture(blocked).favouring(self.bundle.network.config.repeats)
+
+    def _evidence(
+        self, context: UserContext, catalogue: Catalogue
+    ) -> tuple[RepeatEvidence, RepeatMixture]:
+        """For repeats, and where nothing is blocked; kept with the context as long as the catalogue is the same."""
         config = self.bundle.network.config
         if context.evidence is None or context.evidence[0] is not catalogue:
             candidates = repeat_candidates(
@@ -192,8 +196,8 @@ class Recommender:
                 config.repeats.max_popular,
             )
             evidence = self.bundle.network.repeat_evidence(candidates, context.bos)
-            context.evidence = (catalogue, evidence)
-        return context.evidence[1]
+            context.evidence = (catalogue, evidence, self._mixture(evidence, None))
+        return context.evidence[1:]
 
     def _search(
         self, group: Sequence[_Request], view: CatalogueView, check: Callable[[], None]

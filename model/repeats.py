@@ -11,7 +11,10 @@ Shapes: B contexts, N candidates, F features, T targets, S SIDs, H width, I rows
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 
+import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
@@ -81,6 +84,8 @@ class RepeatMixture:
     @staticmethod
     def join(mixtures: Sequence["RepeatMixture"]) -> "RepeatMixture":
         """Contexts side by side."""
+        if len(mixtures) == 1:
+            return mixtures[0]
         longest = max(mixture.items.shape[1] for mixture in mixtures)
 
         def joined(tensors: Sequence[Tensor], padding: float) -> Tensor:
@@ -116,6 +121,18 @@ class RepeatMixture:
             self.log_generator[:, None] + log_generator_BT,
             self.log_repeat[:, None] + repeat_share_BT.clamp(min=1e-30).log(),
         )
+
+    @cached_property
+    def share_by_item(self) -> list[tuple[npt.NDArray[np.int64], npt.NDArray[np.float64]]]:
+        """Per context the distinct candidates in order, and P_repeat of each."""
+        found = []
+        for items_N, shares_N in zip(self.items.numpy(), self.shares.numpy(), strict=True):
+            known = items_N >= 0
+            distinct, inverse = np.unique(items_N[known], return_inverse=True)
+            totals = np.zeros(len(distinct))
+            np.add.at(totals, inverse, shares_N[known])
+            found.append((distinct, totals))
+        return found
 
     def share_of(self, sids_BT: Tensor) -> Tensor:
         """[B, T]: P_repeat of SIDs."""

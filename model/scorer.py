@@ -29,7 +29,7 @@ class Scorer:
         self._engine = engine
         self._check = check
         self._memory = Memory.join([context.memory for context in contexts])
-        self._bos_BH = torch.cat([context.bos for context in contexts])
+        self._first_logits = torch.cat([context.first_logits for context in contexts])
         self._places = max(0, network.num_levels - 2)
         self._own: Tensor | None = None
 
@@ -38,7 +38,7 @@ class Scorer:
         self._check()
         level = codes_BWP.shape[-1]
         if not level:
-            return self._network.logits(self._bos_BH[:, None], 0)
+            return self._first_logits
         own = self._reordered(codes_BWP, parents_BW)
         taken_P = torch.ones(self._places + 2, dtype=torch.bool)
         taken_P[level : self._places + 1] = False
@@ -57,4 +57,5 @@ class Scorer:
             shape = (bos.shape[1], batch, width, self._places, *bos.shape[2:])
             return bos.new_zeros(shape)
         rows = torch.arange(batch)[:, None]
-        return self._own[:, rows, parents_BW]
+        device = self._own.device
+        return self._own[:, rows.to(device), parents_BW.to(device)]

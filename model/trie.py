@@ -45,6 +45,7 @@ class Trie:
         self._log_share: list[Tensor] = []
         self._first_child: list[Tensor] = []
         self._max_children: list[int] = []
+        self._num_codes = (sids_SD.max(0) + 1).tolist()
         self._first_sid: list[Tensor] = []
         self._build(sids_SD, differs, np.maximum(counts_S, 1).astype(np.float64))
 
@@ -91,10 +92,19 @@ class Trie:
         """Distinct prefixes of level + 1 codes."""
         return len(self._codes[level])
 
+    def num_codes(self, level: int) -> int:
+        """One more than the greatest code on `level`."""
+        return self._num_codes[level]
+
     def blocked_nodes(self, blocked_S: Tensor) -> list[Tensor]:
         """Per level, which nodes [N] lead to blocked SIDs alone."""
         before = functional.pad((~blocked_S).cumsum(0), (1, 0))
         return [before[first[1:]] == before[first[:-1]] for first in self._first_sid]
+
+    def is_forced(self, level: int, nodes: Tensor) -> Tensor:
+        """[...]: whether `nodes` have a single child on `level`: it has all of their probability."""
+        first_child = self._first_child[level]
+        return first_child[nodes + 1] - first_child[nodes] == 1
 
     def children(self, level: int, nodes: Tensor) -> Children:
         """Children on `level` of `nodes` [...] of the level above; the root is node 0."""

@@ -5,12 +5,13 @@ Shapes: M mid-term interactions, L blocks, H width, A heads, C = H / A, E lifecy
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 
 from torch import Tensor
 
 from model.catalogue import Catalogue
 from model.fused_decoder import Memory
-from model.repeats import RepeatEvidence
+from model.repeats import RepeatEvidence, RepeatMixture
 from state.item_statistics import ItemStatistics
 from state.user_delta import UserSegments
 
@@ -58,10 +59,14 @@ class UserContext:
     memory: Memory
     bos: Tensor
     """[1, H]: the state that predicts the first code."""
-    evidence: tuple[Catalogue, RepeatEvidence] | None = field(default=None, repr=False)
-    """For repeats, of the catalogue that was asked for last."""
+    first_logits: Tensor
+    """[1, 1, K]: what it says of the first code."""
+    evidence: tuple[Catalogue, RepeatEvidence, RepeatMixture] | None = field(
+        default=None, repr=False
+    )
+    """For repeats, of the catalogue that was asked for last; and what it comes to where nothing is blocked."""
 
-    @property
+    @cached_property
     def num_keys(self) -> tuple[int, int]:
         """Of one block, over all streams: real ones, and padding up to the fixed sizes."""
         real = sum(int((mask == 0).sum()) for mask in self.memory.masks)

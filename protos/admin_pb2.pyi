@@ -126,7 +126,7 @@ class StoreDescription(_message.Message):
     def __init__(self, partitions: _Optional[_Iterable[_Union[PartitionDescription, _Mapping]]] = ..., disk_bytes: _Optional[int] = ..., dirty_users: _Optional[int] = ..., counters: _Optional[_Mapping[str, int]] = ..., recent_len: _Optional[int] = ..., mid_term_len: _Optional[int] = ..., chunk_len: _Optional[int] = ..., max_history: _Optional[int] = ..., resting_users: _Optional[int] = ..., oldest_dirty_s: _Optional[float] = ...) -> None: ...
 
 class PartitionDescription(_message.Message):
-    __slots__ = ("partition", "next_offset", "users", "owned", "end_offset", "phase", "holes", "lag_records", "lag_s", "checkpoint", "checkpoint_failures")
+    __slots__ = ("partition", "next_offset", "users", "owned", "end_offset", "phase", "holes", "lag_records", "lag_s", "checkpoint", "checkpoint_failures", "quarantined_users", "num_quarantined_users")
     PARTITION_FIELD_NUMBER: _ClassVar[int]
     NEXT_OFFSET_FIELD_NUMBER: _ClassVar[int]
     USERS_FIELD_NUMBER: _ClassVar[int]
@@ -138,6 +138,8 @@ class PartitionDescription(_message.Message):
     LAG_S_FIELD_NUMBER: _ClassVar[int]
     CHECKPOINT_FIELD_NUMBER: _ClassVar[int]
     CHECKPOINT_FAILURES_FIELD_NUMBER: _ClassVar[int]
+    QUARANTINED_USERS_FIELD_NUMBER: _ClassVar[int]
+    NUM_QUARANTINED_USERS_FIELD_NUMBER: _ClassVar[int]
     partition: int
     next_offset: int
     users: int
@@ -149,7 +151,9 @@ class PartitionDescription(_message.Message):
     lag_s: float
     checkpoint: CheckpointDescription
     checkpoint_failures: int
-    def __init__(self, partition: _Optional[int] = ..., next_offset: _Optional[int] = ..., users: _Optional[int] = ..., owned: _Optional[bool] = ..., end_offset: _Optional[int] = ..., phase: _Optional[str] = ..., holes: _Optional[_Iterable[_Union[Hole, _Mapping]]] = ..., lag_records: _Optional[int] = ..., lag_s: _Optional[float] = ..., checkpoint: _Optional[_Union[CheckpointDescription, _Mapping]] = ..., checkpoint_failures: _Optional[int] = ...) -> None: ...
+    quarantined_users: _containers.RepeatedScalarFieldContainer[str]
+    num_quarantined_users: int
+    def __init__(self, partition: _Optional[int] = ..., next_offset: _Optional[int] = ..., users: _Optional[int] = ..., owned: _Optional[bool] = ..., end_offset: _Optional[int] = ..., phase: _Optional[str] = ..., holes: _Optional[_Iterable[_Union[Hole, _Mapping]]] = ..., lag_records: _Optional[int] = ..., lag_s: _Optional[float] = ..., checkpoint: _Optional[_Union[CheckpointDescription, _Mapping]] = ..., checkpoint_failures: _Optional[int] = ..., quarantined_users: _Optional[_Iterable[str]] = ..., num_quarantined_users: _Optional[int] = ...) -> None: ...
 
 class Hole(_message.Message):
     __slots__ = ("start_offset", "end_offset", "accepted_at_ms")

@@ -32,6 +32,7 @@ _MAX_NEWEST = 256
 _LOG_TIMEOUT_S = 10.0
 _MAX_WAIT_MS = 60_000
 _LOOK_EVERY_S = 0.05
+_MAX_NAMED = 100
 
 
 async def _into_the_log(what: str, sending: Awaitable[_Sent]) -> _Sent:
@@ -81,7 +82,7 @@ class AdminService(admin_pb2_grpc.AdminServiceServicer):
         check_user_id(request.user_id)
         partition = partition_of(request.user_id, self._node.num_partitions)
         store = self._node.stores.get(partition)
-        user = await asyncio.to_thread(inspect_user, store.database, request.user_id)
+        user = await asyncio.to_thread(_inspect, store, request.user_id)
         if user is None:
             raise NotFound(f"no state for user {request.user_id!r}")
         description = self._describe(user)
@@ -114,16 +115,22 @@ class AdminService(admin_pb2_grpc.AdminServiceServicer):
         """See protos/admin.proto."""
         check_user_id(request.user_id)
         check_item_id(request.item_id)
+        partition = partition_of(request.user_id, self._node.num_partitions)
+        self._check_not_quarantined(partition, request.user_id)
         offset = await _into_the_log(
             "the request to forget", self._node.forget(request.user_id, request.item_id)
         )
-        partition = partition_of(request.user_id, self._node.num_partitions)
         wait_s = min(request.wait_ms, _MAX_WAIT_MS) / 1_000
+        applied = await self._is_applied(partition, offset, wait_s)
+        self._check_not_quarantined(partition, request.user_id)
         return admin_pb2.DeleteInteractionsResponse(
-            partition=partition,
-            offset=offset,
-            applied=await self._is_applied(partition, offset, wait_s),
+            partition=partition, offset=offset, applied=applied
         )
+
+    def _check_not_quarantined(self, partition: int, user_id: str) -> None:
+        """Raises DamagedUsers for one whose requests to forget an item become dead letters."""
+        if partition in self._node.stores.partitions():
+            self._node.stores.get(partition).quarantine.check(user_id)
 
     async def _is_applied(self, partition: int, offset: int, wait_s: float) -> bool:
         """Whether this node applied a record within `wait_s`. It may own the partition no longer, or not yet."""
@@ -223,7 +230,14 @@ class AdminService(admin_pb2_grpc.AdminServiceServicer):
             ],
             checkpoint=None if last is None else _describe_checkpoint(last),
             checkpoint_failures=log.failures[store.partition],
+            quarantined_users=sorted(store.quarantine.users)[:_MAX_NAMED],
+            num_quarantined_users=len(store.quarantine.users),
         )
+
+
+def _inspect(store: UserStore, user_id: str) -> UserInspection | None:
+    with store.quarantine.finding(user_id):
+        return inspect_user(store.database, user_id)
 
 
 def _describe_checkpoint(taken: Taken) -> admin_pb2.CheckpointDescription:

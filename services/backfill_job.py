@@ -1,5 +1,6 @@
 """A backfill as tasks without a scheduler: read files into shards, make a partition of its shards, or compress one anew."""
 
+import logging
 import shutil
 import tempfile
 import time
@@ -25,7 +26,7 @@ from services.wiring.workers import bundle_compressor
 from state import keys
 from state.backfill_manifest import BackfillManifest, Content
 from state.backfill_repository import stored_file
-from state.errors import InvalidInteraction
+from state.errors import DamagedUsers, InvalidInteraction
 from state.event_log import LogPart, event_log_parts
 from state.head_codec import decode_head
 from state.key_value_store import Family, KeyValueStore
@@ -33,6 +34,8 @@ from state.sorted_files import write_sorted_file
 from state.store_format import history_lengths
 from state.user_records import by_user
 from state.user_store import UserStore
+
+log = logging.getLogger(__name__)
 
 ROWS_PER_SHARD = 1_000_000
 """What a task that folds holds in memory at a time, on average; some 300 bytes each."""
@@ -197,16 +200,27 @@ def _compressed(
     compressor: Compressor,
     made: Made,
 ) -> Iterator[tuple[bytes, bytes]]:
-    """Head and summary of every user with a lifecycle segment. The checkpoint's copy takes the summaries first."""
+    """Head and summary of every user with a lifecycle segment. The checkpoint's copy takes the summaries first.
+
+    Damaged users are left out.
+    """
     store = UserStore(database, plan.settings.history, partition)
     version = compressor.bundle_version
     for user, ((kind, head), *_) in by_user(database):
-        meta, _ = decode_head(head)
+        if kind != keys.HEAD:
+            continue
+        try:
+            with store.quarantine.finding(user.decode()):
+                meta, _ = decode_head(head)
+            if meta.lifecycle_boundary:
+                compress_users(store, compressor, [user.decode()])
+        except DamagedUsers as error:
+            log.warning("left out: %s", error)
+            continue
         made.users += 1
         made.interactions += meta.length - meta.first_position
-        if kind != keys.HEAD or not meta.lifecycle_boundary:
+        if not meta.lifecycle_boundary:
             continue
-        compress_users(store, compressor, [user.decode()])
         prefix = keys.user_prefix(user)
         key = keys.summary_key(prefix, version)
         (summary,) = database.get(Family.USERS, [key])

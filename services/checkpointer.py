@@ -67,6 +67,7 @@ class Checkpointer:
         self._known: set[int] = set()
         """The open partitions whose newest checkpoint was looked up."""
         self._due_at_s: dict[int, float] = {}
+        self._hastened: set[int] = set()
 
     async def run(self) -> None:
         """Take checkpoints until cancelled."""
@@ -96,6 +97,10 @@ class Checkpointer:
             else:
                 taken += [] if result is None else [result]
         return taken, failures
+
+    def hasten(self, partition: int) -> None:
+        """Take the next one of a partition soon: something changed that Kafka does not know of. From any thread."""
+        self._hastened.add(partition)
 
     def stop(self) -> None:
         """Let restores under way end, as the node stops."""
@@ -134,6 +139,7 @@ class Checkpointer:
     async def _take(
         self, partition: int, *, prune: bool = False, full: bool = False
     ) -> Taken | None:
+        self._hastened.discard(partition)
         with self._counted(partition):
             taken = await asyncio.to_thread(
                 self._writer.take,
@@ -164,7 +170,8 @@ class Checkpointer:
             raise
 
     def _is_due(self, partition: int) -> bool:
-        return self._due_at_s.get(partition, 0.0) <= time.monotonic()
+        is_hastened = partition in self._hastened
+        return is_hastened or self._due_at_s.get(partition, 0.0) <= time.monotonic()
 
     def _wait(self, partition: int, seconds: float) -> None:
         self._due_at_s[partition] = time.monotonic() + seconds

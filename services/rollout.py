@@ -14,6 +14,7 @@ from state.bundle_rollout import (
     Walk,
     WalkState,
     mark_some,
+    put_changed_at,
     remove_some,
     retire,
     set_rollout_state,
@@ -36,16 +37,28 @@ Change = Callable[[KeyValueStore], Batch]
 _StepOf = Callable[[KeyValueStore, int, int], Step]
 
 
+def _nobody_copies(partition: int) -> None:
+    """Where no checkpoints are kept."""
+
+
 class Rollouts:
     """Each walk's progress is in its store, so that whoever opens that goes on."""
 
     def __init__(
-        self, stores: PartitionStores, served: Callable[[], set[int]], on_marked: Callable[[], None]
+        self,
+        stores: PartitionStores,
+        served: Callable[[], set[int]],
+        on_marked: Callable[[], None],
+        on_changed: Callable[[int], None] = _nobody_copies,
     ) -> None:
-        """`served` names the partitions that may be changed; `on_marked` is called where users are owed summaries since."""
+        """`served` names the partitions that may be changed; `on_marked` is called where users are owed summaries since.
+
+        `on_changed` hears of each partition that an operator changed: whoever opens a copy of it is to know.
+        """
         self._stores = stores
         self._served = served
         self._on_marked = on_marked
+        self._on_changed = on_changed
         self._news = asyncio.Event()
         self._due: defaultdict[str, float] = defaultdict(float)
         """Users that may be changed now, by what the walk does."""
@@ -93,8 +106,15 @@ class Rollouts:
 
     def _change(self, partition: int, make_change: Change) -> None:
         store = self._stores.get(partition)
-        store.change_bundles(make_change)
+
+        def make_batch(live: KeyValueStore) -> Batch:
+            batch = make_change(live)
+            put_changed_at(batch, _now_ms())
+            return batch
+
+        store.change_bundles(make_batch)
         store.flush()
+        self._on_changed(partition)
 
     def _running(self) -> list[tuple[int, str, Walk, _StepOf]]:
         """Partition, what the walk does, the walk, and how it goes on."""

@@ -149,9 +149,13 @@ class StateService(state_pb2_grpc.StateServiceServicer):
         self, request: state_pb2.ReportFailureRequest, context: Context
     ) -> state_pb2.ReportFailureResponse:
         """See protos/state.proto."""
-        bundles = self._owner(request.user_id).bundles
+        store = self._owner(request.user_id)
+        bundles = store.bundles
         if not bundles.is_retired(request.bundle_version):
             version = bundles.mark_version(request.bundle_version)
+            if request.user_id in store.quarantine.users:
+                self._work.completed(request.user_id, version)  # nothing is owed until he is out
+                return state_pb2.ReportFailureResponse()
             self._work.failed(request.user_id, request.reason[:_MAX_REASON], version)
         return state_pb2.ReportFailureResponse()
 

@@ -104,6 +104,8 @@ class StoreVerification:
             manifest = restorer.repository.read(report.partition, report.name)
             if not deep:
                 faults = restorer.repository.faults(manifest)
+                if manifest.damaged_users:
+                    faults.append(f"{manifest.damaged_users} damaged users")
                 report.damage = [f"checkpoint {report.name}: {fault}" for fault in faults]
                 return report
             self._tell(f"partition {report.partition}: reading checkpoint {report.name} ...")

@@ -1,11 +1,12 @@
 """Backfilled users to one write batch over the live store: taken as they are, merged, or left alone."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields, replace
 
 from state import keys
 from state.backfill_merge import StoredHistory, merge_histories
 from state.chunk_codec import decode_rows, encode_rows
+from state.errors import CorruptValue, StoreDamaged
 from state.fold import Fold
 from state.forgotten_codec import decode_forgotten
 from state.forgotten_items import NOTHING_FORGOTTEN
@@ -45,6 +46,8 @@ class BackfillBatch:
         """An empty batch over the live store's present state."""
         self.batch = Batch()
         self.taken = Taken()
+        self.damaged: dict[str, str] = {}
+        """Who is left out, since what is stored of them is damaged, and how."""
         self._store = store
         self._history = history
         self._num_new = 0
@@ -58,29 +61,50 @@ class BackfillBatch:
                 self._put(user, records)
                 self._num_new += 1
             else:
-                self._merge(user, records)
+                self._unless_damaged(self._merge, user, records)
         num_users = read_num_users(self._store) + self._num_new
         self.batch.put(Family.SYSTEM, keys.USERS_KEY, num_users.to_bytes(8, "big"))
 
     def add_summaries(self, users: Sequence[tuple[bytes, Records]]) -> None:
         """Summaries, each user's beside the head of the history that they were made of."""
         for user, records in users:
-            prefix = keys.user_prefix(user)
-            live_head, mark = (
-                *self._store.get(Family.USERS, [prefix + keys.HEAD]),
-                *self._store.get(Family.SYSTEM, [keys.dirty_key(user)]),
-            )
-            if live_head is None:
-                continue
-            live, made_of = decode_head(live_head)[0], decode_head(_head(records))[0]
-            if live.epoch != made_of.epoch:
-                continue
-            for rest, value in records:
-                if rest[:1] == keys.SUMMARY and self._extends(prefix + rest, value, live):
-                    self.batch.put(Family.USERS, prefix + rest, value)
-                    self.taken.users += 1
-            if mark is None and not _is_complete(records, live.lifecycle_boundary):
-                self._mark_dirty(user, live)
+            self._unless_damaged(self._add_summaries, user, records)
+
+    def _unless_damaged(
+        self, add: Callable[[bytes, Records], None], user: bytes, records: Records
+    ) -> None:
+        (mark,) = self._store.get(Family.SYSTEM, [keys.damaged_key(user)])
+        if mark is not None:
+            self.damaged[user.decode()] = "quarantined"
+            return
+        try:
+            add(user, records)
+        except StoreDamaged:
+            raise
+        except CorruptValue as error:
+            self.damaged[user.decode()] = str(error)
+
+    def _add_summaries(self, user: bytes, records: Records) -> None:
+        prefix = keys.user_prefix(user)
+        live_head, mark = (
+            *self._store.get(Family.USERS, [prefix + keys.HEAD]),
+            *self._store.get(Family.SYSTEM, [keys.dirty_key(user)]),
+        )
+        if live_head is None:
+            return
+        live, made_of = decode_head(live_head)[0], decode_head(_head(records))[0]
+        if live.epoch != made_of.epoch:
+            return
+        extending = [
+            (prefix + rest, value)
+            for rest, value in records
+            if rest[:1] == keys.SUMMARY and self._extends(prefix + rest, value, live)
+        ]
+        for key, value in extending:
+            self.batch.put(Family.USERS, key, value)
+            self.taken.users += 1
+        if mark is None and not _is_complete(records, live.lifecycle_boundary):
+            self._mark_dirty(user, live)
 
     def _extends(self, key: bytes, value: bytes, live: UserMeta) -> bool:
         """Whether a summary says more than the stored one, and no more than there is."""

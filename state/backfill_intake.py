@@ -195,7 +195,7 @@ class BackfillIntake:
         progress: Progress,
     ) -> Taken:
         """One write of users, with how far it comes."""
-        taken = Taken()
+        taken, damaged = Taken(), dict[str, str]()
 
         def make_batch(live: KeyValueStore) -> Batch:
             building = BackfillBatch(live, self._history)
@@ -205,9 +205,19 @@ class BackfillIntake:
                 building.add_summaries(some)
             building.batch.puts += _record(manifest, progress).puts
             taken.add(building.taken)
+            damaged.update(building.damaged)
             return building.batch
 
         store.rewrite(make_batch)
+        if damaged:
+            log.error(
+                "partition %d: backfill %s leaves out %d damaged users, one is %r",
+                store.partition,
+                manifest.backfill,
+                len(damaged),
+                min(damaged),
+            )
+            store.quarantine.add(damaged)
         return self._count(taken)
 
     def _count(self, taken: Taken) -> Taken:

@@ -98,6 +98,17 @@ def read_bundles(store: KeyValueStore) -> BundleStates:
     )
 
 
+def put_changed_at(batch: Batch, now_ms: int) -> None:
+    """An operator's change is in the batch: copies of the store from before it do not know of it."""
+    batch.put(Family.SYSTEM, keys.BUNDLES_KEY, now_ms.to_bytes(8, "big"))
+
+
+def read_bundles_changed_at_ms(store: KeyValueStore) -> int:
+    """When an operator last changed something here; 0: never."""
+    (value,) = store.get(Family.SYSTEM, [keys.BUNDLES_KEY])
+    return int.from_bytes(value or b"", "big")
+
+
 def start_rollout(
     store: KeyValueStore, bundle_version: str, users_per_s: float, now_ms: int
 ) -> Batch:
@@ -255,7 +266,7 @@ def _walk_on(
 
 
 def _users_after(store: KeyValueStore, user_id: str) -> Iterator[tuple[bytes, int]]:
-    """Users in key order, each with its lifecycle boundary; one seek each."""
+    """Users in key order, each with its lifecycle boundary; one seek each. One whose head is damaged counts as without."""
     start, end = keys.all_users()
     if user_id:
         start = keys.after(keys.user_prefix(user_id.encode()))
@@ -263,14 +274,24 @@ def _users_after(store: KeyValueStore, user_id: str) -> Iterator[tuple[bytes, in
     for key, value in cursor:
         user, rest = keys.split_user_key(key)
         if rest == keys.HEAD and stored_length(value):  # what is left of a deleted user has none
-            yield user, decode_head(value)[0].lifecycle_boundary
+            yield user, _boundary(value)
         cursor.seek(keys.after(keys.user_prefix(user)))
+
+
+def _boundary(head: bytes) -> int:
+    try:
+        return decode_head(head)[0].lifecycle_boundary
+    except CorruptValue:
+        return 0  # whoever asks for this user meets it
 
 
 def _covered(store: KeyValueStore, user: bytes, bundle_version: str) -> int:
     """Where the user's summary ends; 0 without one."""
     (summary,) = store.get(Family.USERS, [keys.summary_key(keys.user_prefix(user), bundle_version)])
-    return decode_summary(summary, bundle_version).boundary if summary else 0
+    try:
+        return decode_summary(summary, bundle_version).boundary if summary else 0
+    except CorruptValue:
+        return 0  # whoever is to replace it meets it
 
 
 def _rollout(store: KeyValueStore, bundle_version: str) -> Walk:

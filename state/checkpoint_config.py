@@ -22,7 +22,7 @@ class CheckpointsConfig:
     interval_s: float = 300.0
     """Per partition, from one to the next."""
     keep: int = 3
-    """The newest so many per partition."""
+    """The newest so many per partition; besides, the newest without damaged users, which may be older."""
     max_age_s: float = 604_800.0
     """Older ones leave, too, save the newest: so the bytes of a deleted user leave where little happens."""
 

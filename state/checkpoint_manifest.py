@@ -7,7 +7,9 @@ from typing import Any, Self
 
 from state.errors import DamagedCheckpoint, UnknownFormat
 
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
+"""What version 1 does not have is written only where it says something: earlier releases read all other manifests."""
+_SINCE_2 = ("damaged_users", "bundles_changed_at_ms")
 _NAME = re.compile(r"(\d{20})-(\d+)")
 _FILE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 _SHA256 = re.compile(r"[0-9a-f]{64}")
@@ -41,6 +43,10 @@ class Manifest:
     history: dict[str, int]
     """The lengths that its histories were cut by."""
     files: tuple[StoredFile, ...]
+    damaged_users: int = 0
+    """Users who were quarantined (state/quarantine.py) when it was taken; since version 2."""
+    bundles_changed_at_ms: int = 0
+    """When an operator last changed which bundle is rolled out, or which are retired; since version 2."""
 
     @property
     def name(self) -> str:
@@ -54,7 +60,11 @@ class Manifest:
 
     def encode(self) -> bytes:
         """As JSON."""
-        return json.dumps({"format_version": FORMAT_VERSION, **asdict(self)}, indent=1).encode()
+        document = asdict(self)
+        news = {name: document.pop(name) for name in _SINCE_2}
+        version = FORMAT_VERSION if any(news.values()) else 1
+        document |= news if version == FORMAT_VERSION else {}
+        return json.dumps({"format_version": version, **document}, indent=1).encode()
 
     @classmethod
     def decode(cls, name: str, data: bytes) -> Self:
@@ -62,9 +72,9 @@ class Manifest:
         try:
             document: dict[str, Any] = json.loads(data)
             version = document.pop("format_version")
-            if version != FORMAT_VERSION:
+            if version not in range(1, FORMAT_VERSION + 1):
                 raise UnknownFormat(
-                    f"checkpoint {name} has format version {version}; this release reads version {FORMAT_VERSION}"
+                    f"checkpoint {name} has format version {version}; this release reads versions 1 to {FORMAT_VERSION}"
                 )
             document["files"] = tuple(StoredFile(**file) for file in document["files"])
             manifest = cls(**document)
@@ -86,6 +96,11 @@ class Manifest:
 def is_manifest_name(name: str) -> bool:
     """Whether `name` is one that a manifest gives itself."""
     return _NAME.fullmatch(name) is not None
+
+
+def short_name(name: str) -> str:
+    """The name without what it has for sorting, for people."""
+    return f"{offset_of(name)}-{created_at_ms_of(name)}"
 
 
 def offset_of(name: str) -> int:

@@ -159,13 +159,17 @@ class CheckpointRepository:
     def prune(self, partition: int, keep: int, max_age_s: float) -> int:
         """Remove all checkpoints but the newest `keep`, and but the newest one those older than `max_age_s`.
 
-        One that cannot be read does not count among those. Returns how many left. Their files leave with them, unless a checkpoint that remains names them.
+        The newest without damage stays, however many or young those with damage are. One that cannot be read does not
+        count among those to keep. Returns how many left. Their files leave with them, unless a checkpoint that remains
+        names them.
         """
         oldest_ms = (time.time() - max_age_s) * 1_000
-        rank, dropped = 0, []
+        rank, has_whole, dropped = 0, False, []
         for name in self.names(partition):
             is_old = created_at_ms_of(name) < oldest_ms
-            if rank >= keep or (is_old and rank > 0):
+            if not has_whole and self.damage(partition, name) is None:
+                has_whole, rank = True, rank + 1
+            elif rank >= keep or (is_old and rank > 0):
                 dropped.append(name)
             elif self._is_readable(partition, name):
                 rank += 1
@@ -173,6 +177,18 @@ class CheckpointRepository:
                 dropped.append(name)
         self.remove(partition, dropped)
         return len(dropped)
+
+    def damage(self, partition: int, name: str) -> str | None:
+        """What is known to be wrong with a checkpoint without reading its files; None: nothing."""
+        try:
+            manifest = self.read(partition, name)
+        except (DamagedCheckpoint, UnknownFormat) as error:
+            return str(error)
+        if faults := self.faults(manifest):
+            return "; ".join(faults)
+        if manifest.damaged_users:
+            return f"{manifest.damaged_users} damaged users"
+        return None
 
     def remove(self, partition: int, names: Iterable[str]) -> None:
         """Remove the checkpoints called `names`, and every file that none of the others needs."""

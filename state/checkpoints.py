@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from hashlib import file_digest
 from pathlib import Path
 
+from state.bundle_rollout import read_bundles_changed_at_ms
 from state.checkpoint_config import CheckpointsConfig
 from state.checkpoint_manifest import Manifest, StoredFile
 from state.checkpoint_repository import CheckpointRepository
@@ -120,6 +121,8 @@ class CheckpointWriter:
                 created_at_ms=time.time_ns() // 1_000_000,
                 history=self._history,
                 files=hashes.describe(scratch, check_owner),
+                damaged_users=len(store.quarantine.users),
+                bundles_changed_at_ms=read_bundles_changed_at_ms(store.database),
             )
             if newest is not None:
                 self._check_immutable(newest, manifest, scratch)
@@ -139,7 +142,7 @@ class CheckpointWriter:
                 f"the store of partition {manifest.partition} is damaged on disk: {file.name} is not what it was in "
                 f"checkpoint {newest.name}; no checkpoint is taken of it. Stop the node: `gemstream store verify "
                 "--deep` finds the newest good checkpoint, `gemstream store restore --partition "
-                f"{manifest.partition} --offset O --discard-newer` brings it"
+                f"{manifest.partition} --checkpoint NAME --discard-newer` brings it"
             )
 
     def _is_another_table(self, newest: Manifest, old: StoredFile, path: Path) -> bool:

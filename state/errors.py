@@ -4,6 +4,8 @@ StateError
 ├── InvalidInteraction      a producer's mistake: the interaction cannot be kept
 ├── ConfigError             a setting outside its limits
 ├── CorruptValue            stored bytes that fail their check
+│   ├── DamagedUsers        of single users: the others go on
+│   └── StoreDamaged        files of a database are damaged or gone
 ├── UnknownFormat           bytes written by a release this one does not know
 ├── RolloutRefused          a step of a bundle's rollout that is not its turn
 ├── StaleDelta              a delta of a user that does not follow what the reader has
@@ -17,6 +19,8 @@ StateError
     ├── StoreFull           the disk took no more: free space, start again
     └── StoreNotWritable    its directory is read-only, somebody else's, or none
 """
+
+from collections.abc import Mapping
 
 
 class StateError(Exception):
@@ -33,6 +37,23 @@ class ConfigError(StateError):
 
 class CorruptValue(StateError):
     """Stored bytes fail their checksum or length check."""
+
+
+class DamagedUsers(CorruptValue):
+    """Values of single users are damaged; nothing is wrong with the others of the partition."""
+
+    def __init__(self, partition: int, reasons: Mapping[str, str]) -> None:
+        """`reasons` by user id."""
+        user_id, reason = next(iter(reasons.items()))
+        others = f" (and {len(reasons) - 1} users more)" if len(reasons) > 1 else ""
+        super().__init__(
+            f"partition {partition}, user {user_id!r}: {reason}{others}; docs/damage.md says what can be done"
+        )
+        self.reasons = reasons
+
+
+class StoreDamaged(CorruptValue):
+    """Files of a database are damaged or gone: this concerns all of its users."""
 
 
 class UnknownFormat(StateError):

@@ -86,6 +86,11 @@ def decode_head(value: bytes) -> tuple[UserMeta, Rows]:
     return meta_of(head), head["open"][: int(head["num_open"])]
 
 
+def has_history(value: bytes) -> bool:
+    """Whether a user with this head, which may be damaged, counts among those with a history."""
+    return len(value) < _FIXED or stored_length(value) > 0
+
+
 def stored_length(value: bytes) -> int:
     """The history's length in an encoded head, unchecked; 0 when everything of the user was deleted."""
     return int.from_bytes(value[_LENGTH : _LENGTH + 8], "little")
@@ -94,12 +99,11 @@ def stored_length(value: bytes) -> int:
 def _check(value: bytes) -> None:
     if len(value) < _FIXED:
         raise CorruptValue(f"a head has {len(value)} bytes; at least {_FIXED} are needed")
+    if zlib.crc32(memoryview(value)[_CHECKED:]).to_bytes(4, "little") != value[:4]:
+        raise CorruptValue("a head fails its checksum")
     if value[4] != FORMAT_VERSION:
         raise UnknownFormat(
             f"a head has format version {value[4]}; this release reads version {FORMAT_VERSION}"
         )
-    whole = value[5] <= MAX_OPEN and len(value) == _FIXED + value[5] * INTERACTION.itemsize
-    if not whole or zlib.crc32(memoryview(value)[_CHECKED:]).to_bytes(4, "little") != value[:4]:
-        raise CorruptValue(
-            "a head fails its checksum; restore the store from a checkpoint that `gemstream store verify --deep` finds good"
-        )
+    if value[5] > MAX_OPEN or len(value) != _FIXED + value[5] * INTERACTION.itemsize:
+        raise CorruptValue(f"a head has {len(value)} bytes, and {value[5]} open interactions")

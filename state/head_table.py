@@ -6,7 +6,8 @@ import numpy as np
 import numpy.typing as npt
 
 from state import keys
-from state.head_codec import HEAD, Heads, decode_heads, make_head
+from state.errors import CorruptValue
+from state.head_codec import HEAD, Heads, decode_heads, has_history, make_head
 from state.interaction import Rows
 from state.key_value_store import Family, KeyValueStore
 from state.user_state import UserMeta
@@ -31,6 +32,8 @@ class HeadTable:
         """Forget everything; the store is asked again."""
         self._slot_of: dict[bytes, int] = {}
         self._keys: list[bytes] = []
+        self.damaged: dict[bytes, str] = {}
+        """Users whose stored head cannot be read, and why; in `heads` theirs are zeros, but for a length that counts them."""
         self._clock = 0
         self._used = np.zeros(self._max_users + _SPARE, np.int64)
         self.heads: Heads = np.zeros(self._max_users + _SPARE, HEAD)
@@ -55,6 +58,7 @@ class HeadTable:
     def put(self, user: bytes, meta: UserMeta, open_rows: Rows) -> Heads:
         """Replace one user's head; returns it."""
         head = make_head(meta, open_rows)
+        self.damaged.pop(user, None)
         self.heads[self._slot_of[user]] = head[0]
         return head
 
@@ -65,11 +69,23 @@ class HeadTable:
         head_keys = [keys.user_prefix(user) + keys.HEAD for user in new]
         values = self._store.get(Family.USERS, head_keys)
         self.heads[first : first + len(new)] = np.zeros((), HEAD)
-        stored = [first + index for index, value in enumerate(values) if value is not None]
+        stored = [index for index, value in enumerate(values) if value is not None]
         if stored:
-            self.heads[stored] = decode_heads([value for value in values if value is not None])
+            try:
+                found = decode_heads([value for value in values if value is not None])
+                self.heads[[first + index for index in stored]] = found
+            except CorruptValue:
+                for index in stored:
+                    self._load_one(new[index], first + index, values[index] or b"")
         self._keys.extend(head_keys)
         self._slot_of.update(zip(new, range(first, first + len(new)), strict=True))
+
+    def _load_one(self, user: bytes, slot: int, value: bytes) -> None:
+        try:
+            self.heads[slot] = decode_heads([value])[0]
+        except CorruptValue as error:
+            self.damaged[user] = f"head: {error}"
+            self.heads["meta"]["length"][slot] = has_history(value)
 
     def _make_room(self, num_users: int) -> None:
         room = len(self.heads)

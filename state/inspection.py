@@ -10,6 +10,7 @@ from state.interaction import Rows, empty_rows, join_rows
 from state.key_value_store import Family, KeyValueStore
 from state.summary import Summary
 from state.summary_codec import decode_summary
+from state.user_records import naming
 from state.user_state import UserMeta
 
 
@@ -36,13 +37,17 @@ def inspect_user(store: KeyValueStore, user_id: str) -> UserInspection | None:
         kind = key[len(prefix) : len(prefix) + 1]
         inspection.stored_bytes += len(key) + len(value)
         if kind == keys.HEAD:
-            inspection.meta, open_rows = decode_head(value)
+            with naming("head"):
+                inspection.meta, open_rows = decode_head(value)
         elif kind == keys.TAIL:
-            inspection.tail = join_rows([inspection.tail, decode_rows(value)])
+            with naming("tail block"):
+                inspection.tail = join_rows([inspection.tail, decode_rows(value)])
         elif kind == keys.CHUNK:
             inspection.num_chunks += 1
         elif kind == keys.SUMMARY:
-            summary = decode_summary(value, keys.summary_bundle_version(prefix, key))
+            version = keys.summary_bundle_version(prefix, key)
+            with naming(f"summary of bundle {version}"):
+                summary = decode_summary(value, version)
             inspection.summaries.append((summary, len(key) + len(value)))
     inspection.tail = join_rows([inspection.tail, open_rows])
     user = user_id.encode()

@@ -18,9 +18,11 @@ Family `system`:
     "dirty" | user id   lifecycle boundary a summary is owed for
     "next" | user id    lifecycle boundary a summary is owed for, of the bundle that is being rolled out
     "rollout"           that bundle, and how far its rollout is (state/bundle_rollout.py)
+    "bundles"           when an operator last changed one of these (milliseconds, 8, big-endian)
     "retired" | version how far the summaries of a bundle that is not served any more are removed
     "erase" | user id   epoch of the last deletion; what it deleted may still lie in files on disk
     "backfill" | name   how far a backfill was taken (state/backfill_intake.py)
+    "damaged" | user id a value of whom is damaged: why, and since when (state/quarantine.py)
     "hole" | offset     records from that offset (8, big-endian) on that retention removed before they were applied
 """
 
@@ -37,8 +39,10 @@ USERS_KEY = b"users"
 _DIRTY = b"dirty"
 _NEXT = b"next"
 ROLLOUT_KEY = b"rollout"
+BUNDLES_KEY = b"bundles"
 _RETIRED = b"retired"
 _ERASE = b"erase"
+_DAMAGED = b"damaged"
 _HOLE = b"hole"
 _BACKFILL = b"backfill"
 
@@ -128,6 +132,16 @@ def erase_range() -> tuple[bytes, bytes]:
 def erase_user(key: bytes) -> bytes:
     """Inverse of erase_key."""
     return key[len(_ERASE) :]
+
+
+def damaged_key(user: bytes) -> bytes:
+    """Key of the mark of a damaged user."""
+    return _DAMAGED + user
+
+
+def damaged_range() -> tuple[bytes, bytes]:
+    """Range of these marks."""
+    return _DAMAGED, after(_DAMAGED)
 
 
 def hole_key(start_offset: int) -> bytes:

@@ -1,6 +1,6 @@
 """One poll to one write batch: fold every user in it, and keep the partition's position beside the states."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TypeAlias
@@ -12,7 +12,7 @@ from state import keys
 from state.append import append_newer
 from state.arrivals import Applied, Arrivals, Deletion, Position
 from state.chunk_codec import decode_rows, encode_rows
-from state.errors import CorruptValue
+from state.errors import CorruptValue, StoreDamaged, UnknownFormat
 from state.fold import Fold
 from state.forgotten_codec import decode_forgotten, encode_forgotten
 from state.forgotten_items import NOTHING_FORGOTTEN, ForgottenItems
@@ -22,7 +22,7 @@ from state.interaction import Rows, empty_rows, join_rows
 from state.key_value_store import Batch, Family, KeyValueStore
 from state.segments import HistoryConfig
 from state.user_fold import UserFold
-from state.user_records import read_chunks, read_tail_blocks, scan_user
+from state.user_records import naming, read_chunks, read_tail_blocks, scan_user
 from state.user_state import UserMeta
 
 _Slots: TypeAlias = npt.NDArray[np.int64]
@@ -49,6 +49,12 @@ class _UserShare:
     deletions: list[Deletion] = field(default_factory=list)
     indices: list[int] = field(default_factory=list)
 
+    @property
+    def erased_by(self) -> int | None:
+        """Which of the deletions is the last of everything; None: none is."""
+        whole = [nth for nth, deletion in enumerate(self.deletions) if not deletion.item_id]
+        return whole[-1] if whole else None
+
     def parts(self, arrivals: Arrivals) -> list[Rows]:
         """The user's rows in offset order, cut at the deletions."""
         rows = arrivals.rows[self.indices]
@@ -71,9 +77,15 @@ class PollBatch:
         history: HistoryConfig,
         *,
         owes_next: bool = False,
+        quarantined: Mapping[str, str] | None = None,
     ) -> None:
         """An empty batch over the store's present state. `owes_next`: a bundle is being rolled out."""
         self._owes_next = owes_next
+        self._quarantined = quarantined or {}
+        self.damaged: dict[str, str] = {}
+        """Who cannot be folded, and why: a batch without them is not to be written."""
+        self.erased: set[str] = set()
+        """Of whom everything was deleted, unread."""
         self.batch = Batch()
         self.applied = Applied()
         self._store = store
@@ -92,6 +104,8 @@ class PollBatch:
         num_before = self._num_with_history(involved)
         for user, share in self._share_out(arrivals, first, deletions, slots).items():
             self._add_user(user, share, arrivals)
+        if self.damaged:
+            return
         if arrivals.position.next_offset > stored_offset:
             grown = self._num_with_history(involved) - num_before
             num_users = read_num_users(self._store) + grown
@@ -114,18 +128,30 @@ class PollBatch:
         for deletion, slot in zip(deletions, deleting.tolist(), strict=True):
             share = shares.setdefault(deletion.user_id.encode(), _UserShare(slot))
             share.deletions.append(deletion)
-        for index in self._append(slots, arrivals.rows[first:], deleting):
+        special = np.concatenate([deleting, self._unreadable(arrivals.user_keys[first:], slots)])
+        for index in self._append(slots, arrivals.rows[first:], special):
             user = arrivals.user_keys[first + index]
             share = shares.setdefault(user, _UserShare(int(slots[index])))
             share.indices.append(first + index)
         return shares
 
-    def _append(self, slots: _Slots, rows: Rows, deleting: _Slots) -> list[int]:
-        """Append what is simple; returns the indices of the other rows. Those of users in `deleting` never are."""
-        waits = np.isin(slots, deleting)
+    def _unreadable(self, users: Sequence[bytes], slots: _Slots) -> _Slots:
+        """The slots of users who are not simply appended to: quarantined, or without a head that can be read."""
+        unreadable = {*map(str.encode, self._quarantined), *self._table.damaged}
+        if not unreadable:
+            return np.empty(0, np.int64)
+        return slots[np.fromiter((user in unreadable for user in users), np.bool_, len(users))]
+
+    def _reason(self, user: bytes) -> str | None:
+        """Why a user is not to be read; None: nothing is known against it."""
+        return self._quarantined.get(user.decode()) or self._table.damaged.get(user)
+
+    def _append(self, slots: _Slots, rows: Rows, special: _Slots) -> list[int]:
+        """Append what is simple; returns the indices of the other rows. Those of users in `special` never are."""
+        waits = np.isin(slots, special)
         soon = np.flatnonzero(~waits)
         if len(soon):
-            chosen = soon if len(deleting) else slice(None)
+            chosen = soon if len(special) else slice(None)
             left = append_newer(self._table, self._history, self.batch, slots[chosen], rows[chosen])
             self.applied.interactions += len(soon) - len(left)
             waits[soon[left]] = True
@@ -133,13 +159,40 @@ class PollBatch:
         return indices
 
     def _add_user(self, user: bytes, share: _UserShare, arrivals: Arrivals) -> None:
-        """Fold one user. Raises CorruptValue, which names the user, where what is stored of them is damaged."""
-        try:
-            self._fold_user(user, share, arrivals)
-        except CorruptValue as error:
-            raise CorruptValue(
-                f"user {user.decode(errors='backslashreplace')!r}: {error}"
-            ) from error
+        """Fold one user, who ends up in `damaged` where what is stored cannot be read, unless it is to be deleted."""
+        reason = self._reason(user)
+        if reason is None:
+            try:
+                self._fold_user(user, share, arrivals)
+            except StoreDamaged:
+                raise
+            except CorruptValue as error:
+                reason = str(error)
+            except UnknownFormat as error:
+                raise UnknownFormat(f"user {user.decode()!r}, {error}") from error
+        if reason is None:
+            return
+        if share.erased_by is None:
+            self.damaged[user.decode()] = reason
+        else:
+            self._fold_erased(user, share, arrivals)
+
+    def _fold_erased(self, user: bytes, share: _UserShare, arrivals: Arrivals) -> None:
+        """Nothing of a damaged user is read: what came before the deletion goes with everything, what follows is folded."""
+        meta, last = meta_of(self._table.heads[share.slot]), share.erased_by or 0
+        if user in self._table.damaged:
+            # More than any count of deletions, so that readers of what was there before see that it is gone.
+            meta = UserMeta(epoch=max(0, share.deletions[last].until_ms))
+        user_fold = UserFold(meta, empty_rows(), self._history)
+        parts = share.parts(arrivals)[1:]
+        for nth, deletion in enumerate(share.deletions):
+            self.applied.deletions += 1
+            if nth < last:
+                continue
+            self.applied.forgotten += user_fold.delete(deletion)
+            self._count(user_fold.add(parts[nth]))
+        self._put_user(user, user_fold, [])
+        self.erased.add(user.decode())
 
     def _fold_user(self, user: bytes, share: _UserShare, arrivals: Arrivals) -> None:
         prefix = keys.user_prefix(user)
@@ -148,11 +201,14 @@ class PollBatch:
         forgotten = self._read_forgotten(prefix, meta)
         user_fold = UserFold(meta, tail, self._history, read_sealed, forgotten)
         first, *others = share.parts(arrivals)
-        self._count(user_fold.add(first))
+        steps, num_forgotten = [user_fold.add(first)], 0
         for deletion, rows in zip(share.deletions, others, strict=True):
-            self.applied.deletions += 1
-            self.applied.forgotten += user_fold.delete(deletion)
-            self._count(user_fold.add(rows))
+            num_forgotten += user_fold.delete(deletion)
+            steps.append(user_fold.add(rows))
+        for step in steps:  # not before nothing is left to be read
+            self._count(step)
+        self.applied.deletions += len(others)
+        self.applied.forgotten += num_forgotten
         if user_fold.changed:
             self._put_user(user, user_fold, blocks)
 
@@ -222,14 +278,16 @@ class PollBatch:
             return meta, open_rows.copy(), []
         cursor = self._store.scan(Family.USERS, prefix + keys.TAIL, keys.after(prefix + keys.TAIL))
         blocks = read_tail_blocks(cursor, prefix)
-        rows = join_rows([*(decode_rows(block) for _, block in blocks), open_rows])
+        with naming("tail block"):
+            rows = join_rows([*(decode_rows(block) for _, block in blocks), open_rows])
         return meta, rows, [key for key, _ in blocks]
 
     def _read_forgotten(self, prefix: bytes, meta: UserMeta) -> ForgottenItems:
         if not meta.forgotten_until_ms:
             return NOTHING_FORGOTTEN
         (value,) = self._store.get(Family.USERS, [prefix + keys.FORGOTTEN])
-        return decode_forgotten(value or b"")
+        with naming("forgotten items"):
+            return decode_forgotten(value or b"")
 
     def _read_sealed(self, prefix: bytes, meta: UserMeta) -> Rows:
         cursor = scan_user(self._store, prefix)
@@ -239,7 +297,5 @@ class PollBatch:
 
 
 def _decode_chunk(chunk: bytes, start: int) -> Rows:
-    try:
+    with naming(f"chunk {start}"):
         return decode_rows(chunk)
-    except CorruptValue as error:
-        raise CorruptValue(f"chunk {start}: {error}") from error

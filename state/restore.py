@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from contextlib import closing
 from pathlib import Path
 
+from state.bundle_rollout import read_bundles_changed_at_ms
 from state.checkpoint_manifest import Manifest, offset_of
 from state.checkpoint_repository import CheckpointRepository
 from state.checkpoints import check_history
@@ -57,9 +58,9 @@ class CheckpointRestorer:
         CheckpointError when there is none, ConfigError when the checkpoints' histories have other lengths.
         """
         self.directory.settle(partition)
-        local_offset = self.local_offset(partition)
+        local_offset, local_change_ms = self._local_state(partition)
         try:
-            self._restore_newer(partition, local_offset)
+            self._restore_newer(partition, local_offset, local_change_ms)
         except (RepositoryUnavailable, DamagedCheckpoint) as error:
             if self._stopping.is_set():
                 raise
@@ -138,10 +139,17 @@ class CheckpointRestorer:
             found = "no offset" if position is None else f"offset {position.next_offset}"
             raise CorruptValue(f"it holds {found}")
 
-    def _restore_newer(self, partition: int, local_offset: int | None) -> None:
+    def _restore_newer(
+        self, partition: int, local_offset: int | None, local_change_ms: int
+    ) -> None:
         names = self.repository.names(partition)
         at_least = -1 if local_offset is None else local_offset
-        newer = [name for name in names if offset_of(name) > at_least]
+        newer = [
+            name
+            for name in names
+            if offset_of(name) > at_least
+            or (offset_of(name) == at_least and self._knows_more(partition, name, local_change_ms))
+        ]
         if not newer:
             if not names and local_offset is None:
                 log.info("partition %d has no checkpoint: it begins with what Kafka has", partition)
@@ -168,16 +176,27 @@ class CheckpointRestorer:
             f"none of its {len(names)} checkpoints is usable; the log says why of each"
         )
 
+    def _knows_more(self, partition: int, name: str, local_change_ms: int) -> bool:
+        """Whether a checkpoint of the same events knows of a later change of rollouts than the local store."""
+        try:
+            return self.repository.read(partition, name).bundles_changed_at_ms > local_change_ms
+        except (DamagedCheckpoint, UnknownFormat):
+            return False
+
     def local_offset(self, partition: int) -> int | None:
         """Where the local store stands; None when there is none. Raises StateError when it cannot be read."""
+        return self._local_state(partition)[0]
+
+    def _local_state(self, partition: int) -> tuple[int | None, int]:
+        """Its offset, as above, and when an operator last changed its rollouts."""
         if not self.directory.has(partition):
-            return None
+            return None, 0
         database = self._open_database(self.directory.path(partition))
         try:
             position = read_position(database)
+            return position.next_offset if position else 0, read_bundles_changed_at_ms(database)
         finally:
             database.close()
-        return position.next_offset if position else 0
 
     def _check_running(self) -> None:
         if self._stopping.is_set():

@@ -9,7 +9,7 @@ from pathlib import Path
 from rocksdict import DbClosedError
 
 from state.disk_errors import disk_error
-from state.errors import CorruptValue, StoreClosed, StoreError, StoreLocked
+from state.errors import StoreClosed, StoreDamaged, StoreError, StoreLocked
 
 _NAMES_A_FILE = (".sst", "MANIFEST", "CURRENT", ".log", "Column family inconsistency")
 
@@ -30,21 +30,21 @@ def store_errors(path: Path, *, opening: bool = False) -> Iterator[None]:
         raise (_damage(path, text, opening) or _failure(path, f"RocksDB reports {text}")) from error
 
 
-def _damage(path: Path, text: str, opening: bool) -> CorruptValue | None:
+def _damage(path: Path, text: str, opening: bool) -> StoreDamaged | None:
     """The error where stored bytes are wrong or gone. Nothing is repaired: what is lost must be somebody's decision."""
     if not text.startswith("Corruption") and os.strerror(errno.ENOENT) not in text:
         return None
     partition = int(path.name) if path.name.isdecimal() else "N"
     restore = (
         "`gemstream store verify --deep` finds the newest good checkpoint, `gemstream store restore --partition "
-        f"{partition} --offset O --discard-newer` brings it"
+        f"{partition} --checkpoint NAME --discard-newer` brings it"
     )
     if opening and not any(name in text for name in _NAMES_A_FILE):
-        return CorruptValue(
+        return StoreDamaged(
             f"{path}: the write-ahead log is damaged before its end ({text}); stop the node and keep a copy; {restore}; "
             "or go on with what was written before the damage and read the rest from Kafka again: `gemstream run state-node --accept-log-damage`"
         )
-    return CorruptValue(f"{path}: RocksDB reports {text}; stop the node and keep a copy; {restore}")
+    return StoreDamaged(f"{path}: RocksDB reports {text}; stop the node and keep a copy; {restore}")
 
 
 def _failure(path: Path, what: str) -> StoreError:

@@ -8,7 +8,7 @@ from state.bundle_rollout import read_bundles
 from state.chunk_codec import decode_rows
 from state.errors import CorruptValue, StateError, UnknownFormat
 from state.forgotten_codec import decode_forgotten
-from state.head_codec import decode_head, stored_length
+from state.head_codec import decode_head, has_history
 from state.key_value_store import Family, KeyValueStore
 from state.poll_batch import read_num_users
 from state.segments import HistoryConfig
@@ -62,8 +62,8 @@ def check_store(database: KeyValueStore, history: HistoryConfig, partition: int)
             last_user = _shown(user)
             report.users += 1
             report.records += len(records)
-            num_users += any(rest == keys.HEAD and stored_length(head) for rest, head in records)
-            report.damage += _UserCheck(last_user, history).check(records)
+            num_users += any(rest == keys.HEAD and has_history(head) for rest, head in records)
+            report.damage += check_user(last_user, records, history)
     except CorruptValue as error:
         where = "the first user" if last_user is None else f"user {last_user!r}"
         report.damage.append(Damage(last_user, f"everything behind {where}", str(error)))
@@ -72,6 +72,13 @@ def check_store(database: KeyValueStore, history: HistoryConfig, partition: int)
         reason = f"says {read_num_users(database)}, there are {num_users}"
         report.damage.append(Damage(None, "the number of users", reason))
     return report
+
+
+def check_user(
+    user_id: str, records: list[tuple[bytes, bytes]], history: HistoryConfig
+) -> list[Damage]:
+    """What is wrong with the records of one user, as state/user_records.py's `by_user` gives them."""
+    return _UserCheck(user_id, history).check(records)
 
 
 def _check_system(

@@ -91,5 +91,5 @@ def _check_position(store: KeyValueStore) -> None:
         raise CorruptValue(
             "the store has users but no position in the log: a part of it is gone; keep a copy; "
             "`gemstream store verify --deep` finds the newest good checkpoint, `gemstream store restore --partition N "
-            "--offset O --discard-newer` brings it"
+            "--checkpoint NAME --discard-newer` brings it"
         )

@@ -1,11 +1,13 @@
 """Reads the records of one user off a cursor, in key order: head, tail, chunks, summary."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import takewhile
 
 from state import keys
-from state.chunk_codec import encode_records
+from state.chunk_codec import check_rows, encode_records
+from state.errors import CorruptValue, StoreDamaged, UnknownFormat
 from state.head_codec import decode_head
 from state.interaction import Rows
 from state.key_value_store import Cursor, Family, KeyValueStore
@@ -35,18 +37,23 @@ def scan_user(store: KeyValueStore, prefix: bytes) -> Cursor:
 
 
 def read_head(cursor: Cursor, prefix: bytes) -> Head | None:
-    """Meta data and tail; None when there is no such user.
+    """Meta data and tail, whole; None when there is no such user. Raises CorruptValue, UnknownFormat.
 
     A user of whom everything was deleted, and nothing came since, is no user.
     """
     key, value = next(cursor, (b"", b""))
     if key != prefix + keys.HEAD:
         return None
-    meta, open_rows = decode_head(value)
+    with naming("head"):
+        meta, open_rows = decode_head(value)
     if not meta.length:
         return None
-    blocks = read_tail_blocks(cursor, prefix) if meta.tail_blocks else []
-    return Head(meta, [block for _, block in blocks], open_rows)
+    pairs = read_tail_blocks(cursor, prefix) if meta.tail_blocks else []
+    blocks = [block for _, block in pairs]
+    with naming("tail block"):
+        for block in blocks:
+            check_rows(block)
+    return Head(meta, blocks, open_rows)
 
 
 def read_tail_blocks(cursor: Cursor, prefix: bytes) -> list[tuple[bytes, bytes]]:
@@ -73,7 +80,34 @@ def read_summary(cursor: Cursor, prefix: bytes, bundle_version: str) -> Summary 
     wanted = keys.summary_key(prefix, bundle_version)
     cursor.seek(wanted)
     key, value = next(cursor, (b"", b""))
-    return decode_summary(value, bundle_version) if key == wanted else None
+    if key != wanted:
+        return None
+    with naming(f"summary of bundle {bundle_version}"):
+        return decode_summary(value, bundle_version)
+
+
+def check_chunks(chunks: Sequence[bytes], start: int, chunk_len: int) -> None:
+    """What is handed to others undecoded must be whole: chunks from position `start` on. Raises CorruptValue, UnknownFormat."""
+    for nth, chunk in enumerate(chunks):
+        with naming(f"chunk {start + nth * chunk_len}"):
+            check_rows(chunk)
+
+
+@contextmanager
+def naming(record: str) -> Iterator[None]:
+    """Let a CorruptValue or UnknownFormat say which record of the user it is about."""
+    try:
+        yield
+    except StoreDamaged:
+        raise
+    except (CorruptValue, UnknownFormat) as error:
+        raise type(error)(f"{record}: {error}") from error
+
+
+def user_records(store: KeyValueStore, user: bytes) -> list[tuple[bytes, bytes]]:
+    """Everything of one user, as `by_user` gives it."""
+    prefix = keys.user_prefix(user)
+    return [(key[len(prefix) :], value) for key, value in scan_user(store, prefix)]
 
 
 def by_user(

@@ -9,18 +9,19 @@ from typing import TypeVar
 from state import keys
 from state.arrivals import Applied, Arrivals, Hole, Position
 from state.bundle_rollout import BundleStates, read_bundles
-from state.errors import CorruptValue
+from state.errors import CorruptValue, DamagedUsers, UnknownFormat
 from state.head_codec import decode_head
 from state.head_table import HeadTable
 from state.key_value_store import Batch, Family, KeyValueStore
 from state.poll_batch import PollBatch, read_num_users, read_position
+from state.quarantine import Quarantine
 from state.seen_items import KnownSeen, SeenItems, distinct_items
 from state.segments import HistoryConfig
 from state.store_format import check_format
 from state.summary import Summary, may_replace
 from state.summary_codec import decode_summary, encode_summary
 from state.user_delta import Known
-from state.user_records import read_chunks, read_head, read_summary, scan_user
+from state.user_records import check_chunks, read_chunks, read_head, read_summary, scan_user
 from state.user_state import Rolled, StoredUser, UserMeta
 
 
@@ -67,6 +68,7 @@ class UserStore:
         self._write_lock = threading.Lock()
         self.bundles = read_bundles(store)
         """Replaced whole, under the lock."""
+        self.quarantine = Quarantine(store, history, partition)
         self._hole_end = max((hole.end_offset for hole in self.holes()), default=0)
 
     def position(self) -> Position | None:
@@ -81,23 +83,36 @@ class UserStore:
         """Fold one poll into its users: states, position and dirty marks in one batch.
 
         What lies at offsets applied before is skipped. Nothing is safe from a loss of power before `flush`.
-        `check_owner` is called just before the write; when it raises, nothing is written.
+        `check_owner` is called just before the write; when it raises, nothing is written. Nor is where users are
+        damaged: raises DamagedUsers with all of them, who are quarantined from then on.
         """
         with self._write_lock:
             poll = PollBatch(
-                self._store, self._table, self.history, owes_next=bool(self.bundles.next_version)
+                self._store,
+                self._table,
+                self.history,
+                owes_next=bool(self.bundles.next_version),
+                quarantined=self.quarantine.users,
             )
             try:
                 poll.add(arrivals)
                 check_owner()
+                self._refuse_damaged(poll)
+                for user_id in poll.erased:
+                    self.quarantine.release(poll.batch, user_id)
                 self._store.write(poll.batch)
-            except CorruptValue as error:
+            except BaseException as error:
                 self._table.clear()
-                raise CorruptValue(f"partition {self.partition}, {error}") from error
-            except BaseException:
-                self._table.clear()
+                if type(error) in (CorruptValue, UnknownFormat):
+                    raise type(error)(f"partition {self.partition}, {error}") from error
                 raise
+            self.quarantine.released(poll.erased)
         return poll.applied
+
+    def _refuse_damaged(self, poll: PollBatch) -> None:
+        if poll.damaged:
+            self.quarantine.add(poll.damaged)
+            raise DamagedUsers(self.partition, poll.damaged)
 
     def rewrite(self, make_batch: Callable[[KeyValueStore], Batch]) -> None:
         """Write the batch that `make_batch` makes of what is stored, while nobody else writes."""
@@ -141,8 +156,14 @@ class UserStore:
     ) -> StoredUser | None:
         """One moment of a user, without the chunks of the lifecycle segment; None when there is no such user.
 
-        What the reader has by `known` is left out, as far as it still holds.
+        What the reader has by `known` is left out, as far as it still holds. Raises DamagedUsers, as all that reads one.
         """
+        with self.quarantine.finding(user_id):
+            return self._read_user(user_id, bundle_version, known)
+
+    def _read_user(
+        self, user_id: str, bundle_version: str, known: Known | None
+    ) -> StoredUser | None:
         prefix = keys.user_prefix(user_id.encode())
         cursor = scan_user(self._store, prefix)
         head = read_head(cursor, prefix)
@@ -152,6 +173,7 @@ class UserStore:
         start = known.first_missing(meta) if known else meta.lifecycle_boundary
         unchanged = known is not None and known.version == meta.version
         chunks = read_chunks(cursor, prefix, start, meta.tail_start)
+        check_chunks(chunks, start, self.history.chunk_len)
         summary = read_summary(cursor, prefix, bundle_version)
         has_summary = known is not None and known.has(summary)
         return StoredUser(
@@ -166,6 +188,10 @@ class UserStore:
 
     def read_seen(self, user_id: str, known: KnownSeen | None = None) -> SeenItems | None:
         """The items of the lifecycle segment, from where `known` ends if that holds; None when there is no such user."""
+        with self.quarantine.finding(user_id):
+            return self._read_seen(user_id, known)
+
+    def _read_seen(self, user_id: str, known: KnownSeen | None) -> SeenItems | None:
         prefix = keys.user_prefix(user_id.encode())
         cursor = scan_user(self._store, prefix)
         head = read_head(cursor, prefix)
@@ -175,13 +201,15 @@ class UserStore:
         start, end = meta.first_position, meta.lifecycle_boundary
         if known is not None and start <= known.end <= end:
             start = known.end
+        chunks = read_chunks(cursor, prefix, start, end)
+        check_chunks(chunks, start, self.history.chunk_len)
         return SeenItems(
             epoch=meta.epoch,
             hole_end=self._hole_end,
             first_position=meta.first_position,
             start=start,
             end=end,
-            item_ids=distinct_items(read_chunks(cursor, prefix, start, end)),
+            item_ids=distinct_items(chunks),
         )
 
     def _if_it_holds(self, known: _Known | None, meta: UserMeta) -> _Known | None:
@@ -191,6 +219,10 @@ class UserStore:
 
     def read_rolled(self, user_id: str, bundle_version: str, max_chunks: int) -> Rolled | None:
         """At most `max_chunks` chunks between the user's summary and boundary; None when there is no such user."""
+        with self.quarantine.finding(user_id):
+            return self._read_rolled(user_id, bundle_version, max_chunks)
+
+    def _read_rolled(self, user_id: str, bundle_version: str, max_chunks: int) -> Rolled | None:
         prefix = keys.user_prefix(user_id.encode())
         cursor = scan_user(self._store, prefix)
         head = read_head(cursor, prefix)
@@ -202,6 +234,7 @@ class UserStore:
         start = max(base, meta.first_position)
         end = min(meta.lifecycle_boundary, start + max_chunks * self.history.chunk_len)
         chunks = read_chunks(cursor, prefix, start, end)
+        check_chunks(chunks, start, self.history.chunk_len)
         return Rolled(summary, chunks, max(base, end), meta.lifecycle_boundary, meta.epoch)
 
     def put_summary(
@@ -214,7 +247,7 @@ class UserStore:
         user = user_id.encode()
         prefix = keys.user_prefix(user)
         key = keys.summary_key(prefix, summary.bundle_version)
-        with self._write_lock:
+        with self.quarantine.finding(user_id), self._write_lock:
             if self.bundles.is_retired(summary.bundle_version):
                 return False, False
             head_value, stored_value = self._store.get(Family.USERS, [prefix + keys.HEAD, key])
@@ -240,7 +273,7 @@ class UserStore:
 
         Returns false when it is owed already, the bundle is retired, or there is no such user.
         """
-        with self._write_lock:
+        with self.quarantine.finding(user_id), self._write_lock:
             if self.bundles.is_retired(bundle_version):
                 return False
             dirty_key = self.bundles.mark_key(user_id.encode(), bundle_version)
@@ -259,7 +292,7 @@ class UserStore:
     def clear_if_complete(self, user_id: str, bundle_version: str) -> None:
         """Take back a mark that no worker of this bundle has work for: nothing is kept between summary and boundary."""
         prefix = keys.user_prefix(user_id.encode())
-        with self._write_lock:
+        with self.quarantine.finding(user_id), self._write_lock:
             head, summary = self._store.get(
                 Family.USERS, [prefix + keys.HEAD, keys.summary_key(prefix, bundle_version)]
             )
@@ -319,15 +352,16 @@ class UserStore:
         return [Hole.decode(value) for _, value in pairs]
 
     def dirty_marks(self) -> list[DirtyMark]:
-        """Users that are owed a summary; of two bundles, twice."""
-        version = self.bundles.next_version
+        """Users that are owed a summary; of two bundles, twice. Quarantined ones wait."""
+        version, quarantined = self.bundles.next_version, self.quarantine.users
         return [
-            DirtyMark(key[len(start) :].decode(), int.from_bytes(value, "big"), of_bundle)
+            DirtyMark(user_id, int.from_bytes(value, "big"), of_bundle)
             for (start, end), of_bundle in (
                 (keys.dirty_range(), ""),
                 (keys.next_dirty_range(), version),
             )
             for key, value in self._store.scan(Family.SYSTEM, start, end)
+            if (user_id := key[len(start) :].decode()) not in quarantined
         ]
 
     def close(self) -> None:

@@ -2,8 +2,9 @@
 
 import asyncio
 import logging
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Coroutine, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import TypeVar
 
 from aiokafka import AIOKafkaConsumer, ConsumerRebalanceListener, ConsumerRecord, TopicPartition
 from aiokafka.errors import KafkaError, NoOffsetForPartitionError, OffsetOutOfRangeError
@@ -26,7 +27,10 @@ from stream.topic_reader import close_consumer
 
 log = logging.getLogger(__name__)
 
+_Answer = TypeVar("_Answer")
+
 _COMMIT_TIMEOUT_S = 5.0
+_CLOSE_WITHIN_S = 10.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -94,6 +98,7 @@ class InteractionConsumer(ConsumerRebalanceListener):  # type: ignore[misc]  # a
         self._opening: set[asyncio.Task[None]] = set()
         self._lease = Lease(config.session_timeout_ms / 1_000)
         self._consumer: AIOKafkaConsumer | None = None
+        self._stopping = asyncio.Event()
         self.processing = asyncio.Lock()
         self.phases = Phases()
         self.progress = Progress()
@@ -122,10 +127,16 @@ class InteractionConsumer(ConsumerRebalanceListener):  # type: ignore[misc]  # a
             ) from error
 
     async def stop(self) -> None:
-        """Leave the group; idempotent."""
+        """Leave the group; idempotent. What is opening ends first: the client would not let go of a question."""
+        self._stopping.set()
         if self._consumer is not None:
             consumer, self._consumer = self._consumer, None
-            await close_consumer(consumer)
+            try:
+                async with asyncio.timeout(_CLOSE_WITHIN_S):
+                    await close_consumer(consumer)
+            except TimeoutError:  # it waits for an answer of the broker
+                log.warning("the group is left without a word: the broker does not answer")
+                await consumer._client.close()
         await asyncio.gather(*self._opening)
 
     async def poll(self) -> Poll:
@@ -300,7 +311,7 @@ class InteractionConsumer(ConsumerRebalanceListener):  # type: ignore[misc]  # a
                 if generation != self._generation:
                     break
                 span = range(begins[where], ends[where] + 1)
-                committed = await self._running.committed(where)
+                committed = await self._unless_stopping(self._running.committed(where))
                 start = await asyncio.to_thread(
                     find_start,
                     store,
@@ -321,6 +332,19 @@ class InteractionConsumer(ConsumerRebalanceListener):  # type: ignore[misc]  # a
             self._failure = error
         for partition in set(self._stores.partitions()) - self.assigned():
             await asyncio.to_thread(self._stores.close, partition)
+
+    async def _unless_stopping(self, asking: Coroutine[None, None, _Answer]) -> _Answer:
+        """The client asks again and again, even once it is closed. Raises StreamError when this consumer stops."""
+        task = asyncio.ensure_future(asking)
+        stopping = asyncio.ensure_future(self._stopping.wait())
+        try:
+            await asyncio.wait([task, stopping], return_when=asyncio.FIRST_COMPLETED)
+            if not task.done():
+                raise StreamError("the consumer stops")
+            return task.result()
+        finally:
+            task.cancel()
+            stopping.cancel()
 
     @property
     def _running(self) -> AIOKafkaConsumer:

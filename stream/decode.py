@@ -77,6 +77,13 @@ class Decoded:
     rejected: list[Rejected] = field(default_factory=list)
     future: int = 0
     """Event times that lay ahead of the record's own timestamp and were set back to it."""
+    quarantined: list[Rejected] = field(default_factory=list)
+    """Records of users whose stored state is damaged (stream/set_aside.py)."""
+
+    @property
+    def letters(self) -> list[Rejected]:
+        """All that goes to the dead-letter topic."""
+        return [*self.rejected, *self.quarantined]
 
 
 @dataclass(frozen=True, kw_only=True)

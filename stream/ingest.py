@@ -5,19 +5,24 @@ import logging
 from bisect import bisect_left
 from collections import Counter
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 
 from state.arrivals import Applied
+from state.errors import DamagedUsers
 from state.partition_stores import PartitionStores
 from stream.consumer import InteractionConsumer, Poll
 from stream.dead_letters import DeadLetters
-from stream.decode import Decoded, Decoder, Record, fingerprint
+from stream.decode import Decoded, Decoder, Record, Rejected, fingerprint
 from stream.errors import LeaseExpired, OffsetUnreachable
 from stream.histogram import Histogram
+from stream.set_aside import set_aside
 
 log = logging.getLogger(__name__)
 
 _ASK_AGAIN_S = 0.1
+_LETTERS_WITHIN_S = 5.0
+"""Once the loop is to stop."""
 
 _POLL_SIZES = (1, 10, 100, 1_000, 2_000, 5_000, 10_000, 20_000, 50_000, 100_000)
 
@@ -56,7 +61,7 @@ class Ingest:
         self._dead_letters = dead_letters
         self._stores = stores
         self._on_moved = on_moved
-        self._stopping = False
+        self._stopping = asyncio.Event()
         self.counters: Counter[str] = Counter()
         """Since the process started."""
         self.polls = PollHistograms()
@@ -64,7 +69,7 @@ class Ingest:
 
     def stop(self) -> None:
         """Let `run` return after the poll in hand."""
-        self._stopping = True
+        self._stopping.set()
 
     async def run(self) -> None:
         """Ingest until stopped. Not to be cancelled: a poll in hand must be applied whole.
@@ -74,7 +79,7 @@ class Ingest:
         """
         applying = asyncio.create_task(self._process(Poll(generation=0)))
         try:
-            while not self._stopping:
+            while not self._stopping.is_set():
                 poll = await self._consumer.poll()
                 await applying
                 applying = asyncio.create_task(self._process(poll))
@@ -83,11 +88,12 @@ class Ingest:
 
     async def _process(self, poll: Poll) -> None:
         """Apply a poll, unless a rebalance takes it away: then its records are read again by their owner."""
+        told: set[tuple[int, int]] = set()
         async with self._consumer.processing:
             while poll.records and self._consumer.is_current(poll):
-                if await self._consumer.holds(poll) and await self._apply_whole(poll):
+                if await self._consumer.holds(poll) and await self._apply_whole(poll, told):
                     break
-                if self._stopping:
+                if self._stopping.is_set():
                     return
                 await asyncio.sleep(_ASK_AGAIN_S)
             if self._consumer.is_current(poll):
@@ -95,8 +101,12 @@ class Ingest:
                 self._consumer.phases.applied(poll.positions)
                 self._consumer.progress.applied(poll.positions, _newest_timestamps(poll))
 
-    async def _apply_whole(self, poll: Poll) -> bool:
-        """The order of effects; returns false where the lease on the partitions ran out before the write.
+    async def _apply_whole(self, poll: Poll, told: set[tuple[int, int]]) -> bool:
+        """The order of effects; returns false where something is left to be done again.
+
+        That is where the lease on the partitions ran out before the write, where damaged users were found, whose
+        records are to be set aside now, or where the loop stops and the broker takes no letters. `told` are the letters
+        that are written already.
 
         1. Decode.
         2. Dead letters are in their topic before the offset passes them.
@@ -107,25 +117,59 @@ class Ingest:
             decoded = await asyncio.to_thread(self._decode, poll)
         if not decoded:
             return True
-        await self._dead_letters.write([letter for part in decoded for letter in part.rejected])
+        if not await self._write_letters(decoded, told):
+            return False
         try:
-            applied = await asyncio.to_thread(self._apply, decoded)
+            applied, done = await asyncio.to_thread(self._apply, decoded)
         except LeaseExpired:
             return False
         with self.polls.commit_s.timing():
             await self._consumer.commit(
-                {part.arrivals.partition: part.arrivals.position.next_offset for part in decoded}
+                {part.arrivals.partition: part.arrivals.position.next_offset for part in done}
             )
+        self._count(done, applied)
+        if len(done) < len(decoded):
+            return False
         self.polls.records.observe(sum(len(records) for records in poll.records.values()))
-        self._count(decoded, applied)
         return True
+
+    async def _write_letters(self, decoded: Sequence[Decoded], told: set[tuple[int, int]]) -> bool:
+        letters = {
+            (letter.record.partition, letter.record.offset): letter
+            for part in decoded
+            for letter in part.letters
+        }
+        new = [letter for where, letter in letters.items() if where not in told]
+        if new and not await self._written(new):
+            return False
+        told.update(letters)
+        return True
+
+    async def _written(self, letters: Sequence[Rejected]) -> bool:
+        """Whether they are in their topic: the client tries for ever, a loop that stops does not wait so long."""
+        writing = asyncio.create_task(self._dead_letters.write(letters))
+        stopping = asyncio.create_task(self._stopping.wait())
+        await asyncio.wait([writing, stopping], return_when=asyncio.FIRST_COMPLETED)
+        stopping.cancel()
+        await asyncio.wait([writing], timeout=_LETTERS_WITHIN_S)
+        if writing.done():
+            writing.result()
+            return True
+        writing.cancel()
+        log.warning("%d dead letters are not written, and their poll is read again", len(letters))
+        return False
 
     def _decode(self, poll: Poll) -> list[Decoded]:
         return [
-            self._decoder.decode(partition, unseen)
+            self._decode_part(partition, unseen)
             for partition, records in poll.records.items()
             if (unseen := self._unseen(partition, records))
         ]
+
+    def _decode_part(self, partition: int, records: Sequence[Record]) -> Decoded:
+        decoded = self._decoder.decode(partition, records)
+        quarantined = self._stores.get(partition).quarantine.users
+        return set_aside(decoded, records, quarantined) if quarantined else decoded
 
     def _unseen(self, partition: int, records: Sequence[Record]) -> Sequence[Record]:
         """Records from the stored offset on. The one before it, read again after an assignment, must be the one we know.
@@ -149,20 +193,26 @@ class Ingest:
             )
         return records[first:]
 
-    def _apply(self, decoded: Sequence[Decoded]) -> Applied:
-        total = Applied()
+    def _apply(self, decoded: Sequence[Decoded]) -> tuple[Applied, list[Decoded]]:
+        """What became of it, and the parts that are in their stores: not those with users found damaged only now."""
+        total, done = Applied(), []
         stores = [self._stores.get(part.arrivals.partition) for part in decoded]
         with self.polls.write_s.timing():
             for store, part in zip(stores, decoded, strict=True):
-                total.add(store.apply(part.arrivals, self._consumer.check_lease))
+                with suppress(
+                    DamagedUsers
+                ):  # quarantined and logged: the next try sets their records aside
+                    total.add(store.apply(part.arrivals, self._consumer.check_lease))
+                    done.append(part)
         with self.polls.flush_s.timing():
             for store in stores:
                 store.flush()
-        return total
+        return total, done
 
     def _count(self, decoded: Sequence[Decoded], applied: Applied) -> None:
         self.counters.update(applied.counts())
         self.counters["dead_letters"] += sum(len(part.rejected) for part in decoded)
+        self.counters["quarantined"] += sum(len(part.quarantined) for part in decoded)
         self.counters["future"] += sum(part.future for part in decoded)
         for part in decoded:
             if part.rejected:

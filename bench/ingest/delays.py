@@ -42,9 +42,9 @@ class WatchedIngest(Ingest):
         delays = {whose: quantiles_ms(np.concatenate(v)) for whose, v in self._delays_ms.items()}
         return {"delays": delays, "apply": quantiles_ms(self._apply_ms)}
 
-    async def _apply_whole(self, poll: Poll) -> bool:
+    async def _apply_whole(self, poll: Poll, told: set[tuple[int, int]]) -> bool:
         start = time.perf_counter()
-        whole = await super()._apply_whole(poll)
+        whole = await super()._apply_whole(poll, told)
         if whole and poll.records:
             self._apply_ms.append(1_000 * (time.perf_counter() - start))
             self._note(poll, time.time() * 1_000)

@@ -24,6 +24,8 @@ RANKERS = {
     "best_counts": "bench.quality.counts:TunedCounts",
     "tifuknn": "bench.quality.tifuknn:TifuKnn",
     "boosted": "bench.quality.boosted:Boosted",
+    "sasrec": "bench.quality.sasrec:Sasrec",
+    "tiger": "bench.quality.tiger:Tiger",
     "gemstream": "bench.quality.gemstream_ranker:Gemstream",
 }
 FAMILIES = {

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from model.engine import DTYPES
+from model.engine import DTYPES, HOST
 from model.engine_config import Precision
 from model.fused_decoder import FusedDecoder, Memory
 
@@ -32,11 +32,11 @@ class TorchCompileEngine:
     def __init__(self, fused: FusedDecoder, precision: Precision) -> None:
         """Nothing is compiled before the first step."""
         self.name = f"torch.compile {precision}"
-        self.precision = precision
+        self.precision, self.device = precision, HOST
         self._dtype = DTYPES[precision]
         options: dict[str, Any] = {"freezing": True, "cpp_wrapper": True}
         self._compiled = torch.compile(
-            fused.copied_to(self._dtype), dynamic=False, fullgraph=True, options=options
+            fused.copied_to(self._dtype, HOST), dynamic=False, fullgraph=True, options=options
         )
 
     def step(
@@ -56,6 +56,7 @@ class OnnxRuntimeEngine:
         """Nothing is exported before the first step."""
         self.name = "onnxruntime fp32"
         self.precision: Precision = "fp32"
+        self.device = HOST
         self._fused, self._num_threads = fused, num_threads
         self._session: Any = None
 

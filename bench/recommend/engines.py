@@ -25,9 +25,36 @@ EngineMaker = Callable[[Sizes, Trie, int], Engine]
 EAGER = "eager"
 
 
+class EveryCode(Trie):
+    """A trie of which a search asks for logits that say nothing, too: as the rivals do, and ours once did."""
+
+    def __init__(self, trie: Trie) -> None:
+        """The same arrays."""
+        vars(self).update(vars(trie))
+
+    def is_forced(self, level: int, nodes: Tensor) -> Tensor:
+        """Never."""
+        return torch.zeros_like(nodes, dtype=torch.bool)
+
+
+def decoded_rows(network: Network, context: Context, trie: Trie, beam_width: int) -> list[int]:
+    """Of each step, the states that a search cannot do without; BOS apart."""
+    rows: list[int] = []
+    scores = eager_scores(network, context)
+
+    def score_next(codes_1WP: Tensor, parents_1W: Tensor) -> Tensor:
+        if codes_1WP.shape[-1]:
+            rows.append(codes_1WP.shape[1])
+        return scores(codes_1WP, parents_1W)
+
+    with torch.inference_mode():
+        beam_search(score_next, trie, 1, beam_width)
+    return rows
+
+
 def eager(sizes: Sizes, trie: Trie, beam_width: int) -> Engine:
-    """The network's plain modules, one prefix length after the other."""
-    network = make_network(sizes)
+    """The network's plain modules, one prefix length after the other, every code of every beam."""
+    network, trie = make_network(sizes), EveryCode(trie)
 
     @torch.inference_mode()
     def search(user: User) -> Beams:

@@ -1,11 +1,11 @@
 """The least that a search could take: its arithmetic at the measured speed of matrix products, its bytes at that of memory.
 
-A row is one decoder state: of every beam on every level but the last. BOS, the context's keys and values, and those of
-earlier levels are kept.
+A row is one decoder state: of every beam on every level but the last, where the code behind it is not forced. BOS, the
+context's keys and values, and those of earlier levels are kept.
 """
 
 import statistics
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,7 +15,7 @@ from rich.table import Table
 from torch.nn import functional
 
 from bench.recommend.alternate import alternate, undisturbed_clock
-from bench.recommend.engines import ENGINES, served
+from bench.recommend.engines import ENGINES, decoded_rows, served
 from bench.recommend.world import Sizes, User, histories_of, make_catalogue, make_network
 from model.network import Network
 
@@ -34,16 +34,18 @@ class Work:
     """Weights, keys and values, once per step."""
 
 
-def work_of(network: Network, num_keys: int, num_levels: int, beam_width: int) -> Work:
-    """Of one search over `num_keys` interactions and tokens per block: two operations per multiply-add."""
+def work_of(network: Network, num_keys: int, rows: Sequence[int]) -> Work:
+    """Of one search over `num_keys` interactions and tokens per block, with so many rows per step.
+
+    A multiply-add is two operations.
+    """
     width, ffn_width = network.config.layer.width, network.config.layer.ffn_width
     blocks, codes = network.config.num_blocks, network.codebooks_DKH.shape[1]
-    steps = num_levels - 1
     weights = 4 * width**2 + _STREAMS * (2 * width**2 + 3 * width * ffn_width)
     per_row = blocks * (weights + 2 * num_keys * width) + width * codes
-    flops = 2 * (beam_width * steps * per_row + width * codes)
+    flops = 2 * (sum(rows) * per_row + width * codes)
     per_step = blocks * (weights + 2 * num_keys * width) + codes * width
-    return Work(flops, steps * per_step + codes * width)
+    return Work(flops, len(rows) * per_step + codes * width)
 
 
 def measure(sizes: Sizes) -> dict[str, Any]:
@@ -70,7 +72,8 @@ def _of_case(sizes: Sizes, threads: int, beam: int) -> dict[str, Any]:
     times = alternate(
         {"ours": lambda: engine(user)}, max(5, sizes.rounds // 4), "floor", sizes.case_s
     )
-    found = floor_of(sizes, user.user_context.num_keys[0], beam)
+    rows = decoded_rows(make_network(sizes), user.context, trie, beam)
+    found = floor_of(sizes, user.user_context.num_keys[0], rows)
     ours_ms = times["ours"].figures()["undisturbed_p50_ms"]
     return {
         **found,
@@ -80,13 +83,14 @@ def _of_case(sizes: Sizes, threads: int, beam: int) -> dict[str, Any]:
     }
 
 
-def floor_of(sizes: Sizes, num_keys: int, beam: int) -> dict[str, Any]:
-    """The floor in both precisions, and the lower one."""
-    work = work_of(make_network(sizes), num_keys, sizes.num_levels, beam)
-    bandwidth = _numbers_per_s()
-    floors = {name: _floor(sizes, work, beam, bandwidth, dtype) for name, dtype in _DTYPES.items()}
+def floor_of(sizes: Sizes, num_keys: int, rows: Sequence[int]) -> dict[str, Any]:
+    """The floor in both precisions, and the lower one; the speed of products is that of the longest step."""
+    work = work_of(make_network(sizes), num_keys, rows)
+    bandwidth, most = _numbers_per_s(), max(rows)
+    floors = {name: _floor(sizes, work, most, bandwidth, dtype) for name, dtype in _DTYPES.items()}
     return {
         **floors,
+        "rows": list(rows),
         "floor_ms": min(floor["floor_ms"] for floor in floors.values()),
         "gflop": round(work.flops / 1e9, 3),
         "gb_per_s": round(4 * bandwidth / 1e9, 1),

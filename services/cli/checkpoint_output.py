@@ -5,7 +5,7 @@ from typing import Any
 
 from services.cli.output import bytes_text, print_json, print_table, print_text, time_text
 from services.store_verification import CheckpointReport, LocalReport
-from state.checkpoint_manifest import created_at_ms_of, offset_of
+from state.checkpoint_manifest import created_at_ms_of, short_name
 
 
 def print_restored(restored: list[dict[str, Any]], *, as_json: bool) -> None:
@@ -39,16 +39,17 @@ def print_checkpoint_reports(reports: list[CheckpointReport], *, deep: bool) -> 
     how = "read whole" if deep else "files and sizes; --deep reads them"
     print_table(
         f"{len(reports)} checkpoints ({how})",
-        ["partition", "next offset", "taken at", "result"],
+        ["partition", "checkpoint", "taken at", "result"],
         [
             (
                 each.partition,
-                offset_of(each.name),
+                short_name(each.name),
                 time_text(created_at_ms_of(each.name)),
                 "DAMAGED" if each.damage else "ok",
             )
             for each in reports
         ],
+        unbroken="checkpoint",
     )
     for each in reports:
         for damage in each.damage:

@@ -28,7 +28,7 @@ from services.cli.output import (
     time_text,
 )
 from services.settings import Settings, load_settings
-from state.checkpoint_manifest import created_at_ms_of, offset_of
+from state.checkpoint_manifest import created_at_ms_of, offset_of, short_name
 from state.checkpoint_repository import CheckpointRepository
 from state.errors import DamagedCheckpoint, UnknownFormat
 
@@ -42,7 +42,7 @@ def checkpoint(
     prune: Annotated[
         bool,
         typer.Option(
-            help="Then remove all older checkpoints, so that deleted users leave them now."
+            help="Then remove all older checkpoints but the newest without damage, so that deleted users leave them now."
         ),
     ] = False,
     full: Annotated[
@@ -103,11 +103,11 @@ def list_checkpoints(
         return
     print_table(
         f"{len(found)} checkpoints of {repository.topic} at {repository.shown_uri}",
-        ["partition", "next offset", "taken at", "age", "files", "size", ""],
+        ["partition", "checkpoint", "taken at", "age", "files", "size", ""],
         [
             (
                 each["partition"],
-                each["next_offset"],
+                each["checkpoint"],
                 time_text(each["created_at_ms"]),
                 age_text(each["created_at_ms"]),
                 each.get("files", "?"),
@@ -116,6 +116,7 @@ def list_checkpoints(
             )
             for each in found
         ],
+        unbroken="checkpoint",
     )
 
 
@@ -125,7 +126,14 @@ def restore(
     ],
     offset: Annotated[
         int | None,
-        typer.Option(min=0, help="The checkpoint with this next offset. Default: the newest."),
+        typer.Option(
+            min=0,
+            help="The newest checkpoint with this next offset. Default: the newest without known damage.",
+        ),
+    ] = None,
+    name: Annotated[
+        str | None,
+        typer.Option("--checkpoint", help="The checkpoint of this name, as `store list` shows it."),
     ] = None,
     discard_newer: Annotated[
         bool,
@@ -150,27 +158,34 @@ def restore(
     restorer = checkpoint_restorer(settings)
     repository = restorer.repository
     wanted = None if partition == "all" else _number(partition)
-    chosen = {each: _choose(repository, each, offset) for each in _partitions(repository, wanted)}
+    if name is not None and (wanted is None or offset is not None):
+        raise typer.BadParameter(
+            "is of one partition: give its number, and no --offset", param_hint="--checkpoint"
+        )
+    chosen = {
+        each: _choose(repository, each, offset, name) for each in _partitions(repository, wanted)
+    }
     if not chosen:
         raise CommandError(
             f"there are no checkpoints of {repository.topic} at {repository.shown_uri}",
             CommandError.NOT_FOUND,
         )
     restored = []
-    for each, (name, newer) in chosen.items():
-        people.print(f"partition {each}: restoring checkpoint {name} ...")
+    for each, (found, newer) in chosen.items():
+        people.print(f"partition {each}: restoring checkpoint {short_name(found)} ...")
         try:
-            manifest = restorer.restore(each, name, whole=check)
+            manifest = restorer.restore(each, found, whole=check)
         except (DamagedCheckpoint, UnknownFormat) as error:
             raise CommandError(
                 f"partition {each} keeps the store that it has: {error}. `store verify --deep` finds a good one: "
-                "choose one with --offset, and --discard-newer"
+                "choose one with --checkpoint, and --discard-newer; --no-check takes this one with single damaged users"
             ) from error
         if discard_newer:
             repository.remove(each, newer)
         restored.append(
             {
                 "partition": each,
+                "checkpoint": short_name(found),
                 "next_offset": manifest.next_offset,
                 "created_at_ms": manifest.created_at_ms,
                 "files": len(manifest.files),
@@ -240,24 +255,40 @@ def _number(text: str) -> int:
 
 
 def _choose(
-    repository: CheckpointRepository, partition: int, offset: int | None
+    repository: CheckpointRepository, partition: int, offset: int | None, wanted: str | None
 ) -> tuple[str, list[str]]:
     """The name of the wanted checkpoint, and of those that are newer. Raises CommandError."""
     names = repository.names(partition)
+    if offset is None and wanted is None and names:
+        found = _newest_without_damage(repository, partition, names)
+        return found, names[: names.index(found)]
     for rank, name in enumerate(names):
-        if offset is None or offset_of(name) == offset:
+        if wanted in (name, short_name(name)) or (wanted is None and offset_of(name) == offset):
             return name, names[:rank]
-    there = ", ".join(str(offset_of(name)) for name in names)
+    what = f" {wanted}" if wanted is not None else "" if offset is None else f" at offset {offset}"
+    there = f"; there are {', '.join(map(short_name, names)) or 'none'}" if what else ""
     raise CommandError(
-        f"partition {partition} has no checkpoint"
-        + ("" if offset is None else f" at offset {offset}; there are {there or 'none'}"),
-        CommandError.NOT_FOUND,
+        f"partition {partition} has no checkpoint{what}{there}", CommandError.NOT_FOUND
     )
+
+
+def _newest_without_damage(
+    repository: CheckpointRepository, partition: int, names: list[str]
+) -> str:
+    """The newest of all where damage of every one is known."""
+    for name in names:
+        if (damage := repository.damage(partition, name)) is None:
+            return name
+        people.print(
+            f"partition {partition}: checkpoint {short_name(name)} is passed over: {damage}"
+        )
+    return names[0]
 
 
 def _listed(repository: CheckpointRepository, partition: int, name: str) -> dict[str, Any]:
     about: dict[str, Any] = {
         "partition": partition,
+        "checkpoint": short_name(name),
         "next_offset": offset_of(name),
         "created_at_ms": created_at_ms_of(name),
     }
@@ -265,4 +296,7 @@ def _listed(repository: CheckpointRepository, partition: int, name: str) -> dict
         manifest = repository.read(partition, name)
     except (DamagedCheckpoint, UnknownFormat) as error:
         return {**about, "damage": str(error)}
+    if manifest.damaged_users:
+        about["damage"] = f"{manifest.damaged_users} damaged users"
+        about["damaged_users"] = manifest.damaged_users
     return {**about, "files": len(manifest.files), "bytes": manifest.num_bytes}

@@ -54,12 +54,14 @@ def print_error(error: Exception) -> None:
     people.print(Text.assemble(("error: ", "bold red"), str(error)), soft_wrap=True)
 
 
-def print_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
-    """A title and a table for people on standard output."""
+def print_table(
+    title: str, columns: Sequence[str], rows: Sequence[Sequence[object]], unbroken: str = ""
+) -> None:
+    """A title and a table for people on standard output; the column `unbroken` is for copying, however narrow the rest."""
     print_text(title)
     table = Table()
     for name in columns:
-        table.add_column(name, overflow="fold")
+        table.add_column(name, overflow="fold", no_wrap=name == unbroken)
     for row in rows:
         table.add_row(*(Text(printable(str(cell))) for cell in row))
     Console().print(table)

@@ -14,6 +14,8 @@ from services.cli.output import (
     print_table,
 )
 
+_NAMED_USERS = 5
+
 app = typer.Typer(help="What a state node holds, and its checkpoints.", no_args_is_help=True)
 app.command("checkpoint")(checkpoints.checkpoint)
 app.command("list")(checkpoints.list_checkpoints)
@@ -51,6 +53,7 @@ def stats(
             "users",
             "last checkpoint",
             "lost offsets",
+            "quarantined users",
         ],
         [
             (
@@ -64,6 +67,7 @@ def stats(
                 ", ".join(
                     f"{hole.start_offset} to {hole.end_offset - 1}" for hole in partition.holes
                 ),
+                _quarantined(partition),
             )
             for partition in store.partitions
         ],
@@ -82,6 +86,12 @@ def _backlog(store: admin_pb2.StoreDescription) -> str:
     if store.resting_users:
         text += f", {store.resting_users} failed too often (`gemstream dlq list`)"
     return text
+
+
+def _quarantined(partition: admin_pb2.PartitionDescription) -> str:
+    named = partition.quarantined_users[:_NAMED_USERS]
+    more = partition.num_quarantined_users - len(named)
+    return ", ".join([*named, *([f"and {more} more"] if more else [])])
 
 
 def _last_checkpoint(partition: admin_pb2.PartitionDescription) -> str:

@@ -19,12 +19,13 @@ from services.cli.output import (
     print_text,
     time_text,
 )
-from services.errors import NotFound
+from services.errors import DataLoss, NotFound
 from state.interaction import KIND_NAMES
 
 app = typer.Typer(help="What is known of a user.", no_args_is_help=True)
 
 _LOOK_EVERY_S = 0.1
+_DAMAGED = -1
 
 
 @app.callback()
@@ -67,7 +68,8 @@ def delete(
 ) -> None:
     """Delete everything that is stored of a user; older events that come later are refused.
 
-    The deletion goes through Kafka, so that it holds wherever the user's state is built again.
+    The deletion goes through Kafka, so that it holds wherever the user's state is built again. Nothing stored is read: a
+    damaged user leaves the quarantine with it.
     """
     from services import clients
 
@@ -120,13 +122,15 @@ def _not_applied(what: str, timeout: float) -> str:
 
 
 def _epoch(address: Target, user: str, timeout: float) -> int | None:
-    """How often the user was deleted; None while nothing is known of the user."""
+    """How often the user was deleted; None while nothing is known of the user, -1 where a value of the user is damaged."""
     from services import clients
 
     try:
         return clients.describe_user(address, user, 0, timeout).meta.epoch
     except NotFound:
         return None
+    except DataLoss:
+        return _DAMAGED
 
 
 def _print_segments(user: admin_pb2.UserDescription) -> None:

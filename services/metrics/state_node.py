@@ -40,6 +40,7 @@ INGEST_COUNTERS = {
     "deletions": "Deletions of users, and requests to forget an item.",
     "forgotten": "Interactions that a request to forget an item took away.",
     "dead_letters": "Records that could not be read, written to the dead-letter topic.",
+    "quarantined": "Records of quarantined users, written to the dead-letter topic.",
     "folds": "Users in a poll whose arrivals were not simply newer, so that their history was folded.",
     "sealed_chunks": "Chunks that left the tail.",
     "evicted_chunks": "Chunks that left the history because of max_history.",
@@ -193,6 +194,7 @@ class StateNodeCollector(Collector):
         figures: dict[tuple[str, ...], StoreFigures] = {}
         holes: dict[tuple[str, ...], float] = {}
         lost: dict[tuple[str, ...], float] = {}
+        quarantined: dict[tuple[str, ...], float] = {}
         for partition in self.stores.partitions():
             try:
                 store = self.stores.get(partition)
@@ -201,10 +203,17 @@ class StateNodeCollector(Collector):
             except StateError as error:
                 log.info("partition %d is left out of the metrics: %s", partition, error)
                 continue
+            quarantined[key] = len(store.quarantine.users)
             holes[key] = len(skipped)
             lost[key] = sum(hole.end_offset - hole.start_offset for hole in skipped)
         yield metric_counters("holes", "Holes that an operator accepted.", holes, ["partition"])
         yield metric_counters("hole_offsets", "Offsets in those holes.", lost, ["partition"])
+        yield metric_gauge(
+            "quarantined_users",
+            "Users a value of whom is damaged (docs/damage.md).",
+            quarantined,
+            ["partition"],
+        )
         yield from _store_gauges(figures)
 
 

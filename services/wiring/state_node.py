@@ -87,9 +87,10 @@ def _state_node(settings: Settings, bootstrap: str) -> StateNode:
     )
     names = [STATE_SERVICE, ADMIN_SERVICE, ROLLOUT_SERVICE]
     server = make_server(settings, "state-node", config.listen, names)
-    rollouts = Rollouts(stores, consumer.served, dispatcher.wake)
     eraser = Eraser(stores, config.erase_interval_s)
     checkpoints = _checkpointer(settings, stores, consumer, restorer) if restorer else None
+    copying = [checkpoints.hasten] if checkpoints else []
+    rollouts = Rollouts(stores, consumer.served, dispatcher.wake, *copying)
     checkpoint_log = checkpoints.log if checkpoints else CheckpointLog()
     watchdog = Watchdog(consumer.progress, consumer.ask_end_offsets, settings.liveness)
     collector = StateNodeCollector(

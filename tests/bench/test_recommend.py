@@ -100,7 +100,7 @@ def test_counted_work_is_the_linear_layers_work() -> None:
     config = NetworkConfig(layer=LayerConfig(width=16, num_heads=2, ffn_width=24))
     network = Network(config, HistoryConfig(), 3, 32)
     keys = 256 + 44 + 16
-    one_row, two_rows = (floor.work_of(network, keys, 2, beam) for beam in (1, 2))
+    one_row, two_rows = (floor.work_of(network, keys, [rows]) for rows in (1, 2))
     block = network.decoder.blocks[0]
     assert isinstance(block, DecoderBlock)
     linear = [m.weight for _, m in block.named_modules() if isinstance(m, torch.nn.Linear)]

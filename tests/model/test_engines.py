@@ -2,6 +2,7 @@
 
 import ctypes
 import gc
+from collections.abc import Sequence
 
 import pytest
 import torch
@@ -51,7 +52,7 @@ def check(engine: Engine, bundle: Bundle, batch: int, width: int, atol: float) -
     inputs = inputs_of(bundle, batch, width)
     expected = TorchEngine(FusedDecoder(bundle.network.decoder)).step(*inputs)
     for found, wanted in zip(engine.step(*inputs), expected, strict=True):
-        torch.testing.assert_close(found, wanted, atol=atol, rtol=1e-4)
+        torch.testing.assert_close(found.float(), wanted, atol=atol, rtol=1e-4)
 
 
 def test_openvino_steps_like_pytorch(bundle: Bundle) -> None:
@@ -88,7 +89,64 @@ def test_compiled_models_leave_the_signal_stack_alone(bundle: Bundle) -> None:
 
 
 def test_bf16_is_the_same_up_to_rounding(bundle: Bundle) -> None:
-    check(TorchEngine(FusedDecoder(bundle.network.decoder), "bf16"), bundle, 2, BEAMS, atol=0.1)
+    fused = FusedDecoder(bundle.network.decoder)
+    check(TorchEngine(fused, "bf16"), bundle, 2, BEAMS, atol=0.1)
+    if OpenVinoEngine.has_bf16():
+        check(OpenVinoEngine(fused, BEAMS, "bf16", 1), bundle, 3, BEAMS - 1, atol=0.1)
+
+
+def test_a_node_with_a_gpu_keeps_memory_there_and_gets_states_back(
+    bundle: Bundle, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """PyTorch's meta device, which computes shapes alone, stands for a GPU: it refuses to meet a tensor from elsewhere."""
+    elsewhere, brought = torch.device("meta"), []
+
+    def to_host(tensor: Tensor) -> Tensor:
+        assert tensor.device == elsewhere
+        brought.append(tensor.shape)
+        return torch.zeros(tensor.shape)
+
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr("model.engine_choice.GPU", elsewhere)
+    monkeypatch.setattr("model.engine.to_host", to_host)
+    config = EngineConfig(device="cuda", precision="bf16")
+    recommender = Recommender(bundle, BEAMS, engine=EngineChoice(config, BEAMS, 2, 1))
+    assert recommender.engine_name == "torch meta bf16"
+    rows = make_rows(19)
+    context = recommender.encode_state(UserState("ann", UserMeta(length=19), rows, None))
+    assert {tensor.device for tensor in context.memory.tensors} == {elsewhere}
+    assert context.num_bytes > sum(tensor.nbytes for tensor in context.memory.tensors) > 0
+    brought.clear()
+    found = recommender.answer([context, context], [Query(k=5)] * 2)
+    assert [len(items) for items in found] == [5, 5]
+    assert brought
+
+
+def test_a_gpu_that_is_asked_for_has_to_be_there(
+    bundle: Bundle, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    choice = EngineChoice(EngineConfig(device="cuda"), BEAMS, 1, 1)
+    with pytest.raises(ModelConfigError, match=r"sees no GPU.*nvidia-smi.*device = \"auto\""):
+        Recommender(bundle, BEAMS, engine=choice)
+    with pytest.raises(ModelConfigError, match=r"set name to 'torch'"):
+        EngineConfig(name="openvino", device="cuda")
+
+
+def test_a_gpu_is_tried_beside_the_others(bundle: Bundle, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr("model.engine_choice.GPU", torch.device("cpu", 0))
+    tried: list[str] = []
+
+    def first(engines: Sequence[Engine], times_ms: Sequence[float]) -> Engine:
+        tried.extend(engine.name for engine in engines)
+        return engines[-1]
+
+    monkeypatch.setattr("model.engine_choice._fastest", first)
+    recommender = Recommender(bundle, BEAMS, engine=EngineChoice(EngineConfig(), BEAMS, 1, 1))
+    assert tried[0] == "torch fp32"
+    assert tried[-2:] == ["torch cpu:0 fp32", "torch cpu:0 bf16"]
+    assert recommender.engine_name == "torch cpu:0 bf16"
 
 
 def test_contexts_in_bf16_are_the_same_up_to_rounding(bundle: Bundle) -> None:

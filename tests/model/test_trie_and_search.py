@@ -225,6 +225,26 @@ def test_diversity_gives_more_first_codes() -> None:
     assert diverse == {0, 1, 2, 3, 4}
 
 
+@pytest.mark.parametrize(("with_sibling", "asked"), [(True, [1, 3, 1]), (False, [1, 3])])
+def test_a_last_code_that_is_forced_is_not_asked_for(with_sibling: bool, asked: list[int]) -> None:
+    """Codes before it are, though their logits say nothing either: what follows attends to them."""
+    sids = np.array([(0, 0, 0), (0, 0, 1), (1, 1, 1), (2, 0, 2)][not with_sibling :])
+    counts, table = np.ones(len(sids), np.int64), Table(3, 4)
+    widths: list[int] = []
+
+    def score_next(codes: Tensor, parents: Tensor) -> Tensor:
+        widths.append(codes.shape[1])
+        assert parents.shape == codes.shape[:2]
+        return table.score_next(codes)
+
+    beams = beam_search(score_next, Trie(sids, counts), 1, 4)
+    assert widths == asked
+    expected = brute_force(sids, counts, table, 0)
+    numbers = beams.sids[0, : len(sids)].tolist()
+    assert sorted(numbers) == list(range(len(sids)))
+    np.testing.assert_allclose(beams.log_probs[0, : len(sids)], expected[numbers], atol=1e-5)
+
+
 @settings(max_examples=30, deadline=None)
 @given(catalogues(), st.integers(0, 1000))
 def test_repeats_are_mixed_per_whole_sid(

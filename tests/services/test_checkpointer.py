@@ -9,6 +9,8 @@ import pytest
 
 from services.checkpointer import Checkpointer
 from services.errors import NotFound
+from services.rollout import Rollouts
+from state.bundle_rollout import WalkState
 from state.checkpoint_config import CheckpointsConfig
 from state.partition_stores import PartitionStores
 from state.user_store import UserStore
@@ -94,6 +96,34 @@ async def test_a_partition_that_comes_here_keeps_its_interval(
         await until(lambda: PARTITION in again.checkpointer.log.last)
         last = again.checkpointer.log.last[PARTITION]
     assert (last.manifest.next_offset, last.is_new) == (10, False)
+
+
+async def test_a_new_owner_knows_a_rollout_though_no_event_came_since(
+    tmp_path: Path, repository: Path
+) -> None:
+    """It has an older copy of its own, of the same events: a change of rollouts is copied at once, and restored."""
+    other = Node(tmp_path / "two", repository)
+    first = Node(tmp_path / "one", repository)
+    rollouts = Rollouts(first.stores, lambda: first.served, lambda: None, first.checkpointer.hasten)
+    async with first.running() as store:
+        add(store, 10)
+        await until(lambda: first.machine.offsets() == [10])
+        other.machine.restorer.before_open(PARTITION)
+        await rollouts.start("next", 10.0)
+        await until(lambda: first.machine.offsets() == [10, 10])
+        other.machine.restorer.before_open(PARTITION)
+        taken_over = other.machine.open()
+        assert taken_over.bundles.next_version == "next"
+        rollouts = Rollouts(other.stores, lambda: {PARTITION}, lambda: None)
+        taken_over.close()
+        other.stores.open(PARTITION)
+        await rollouts.set_state("next", WalkState.PAUSED)
+        other.stores.close_all()
+        other.machine.restorer.before_open(PARTITION)
+        again = other.machine.open()
+        assert again.bundles.rollout is not None
+        assert again.bundles.rollout.state is WalkState.PAUSED, "what it knows is newer"
+        again.close()
 
 
 async def test_failures_are_counted_and_tried_again(

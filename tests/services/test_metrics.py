@@ -165,6 +165,7 @@ async def test_a_known_log_gives_known_numbers(
             "deletions": 1,
             "forgotten": 0,
             "dead_letters": 2,
+            "quarantined": 0,
             "evicted_chunks": 0,
         }
         assert (await watch.get("/healthz")) == (200, "alive: 3 partitions\n")
@@ -329,7 +330,7 @@ def expose(*collectors: Any) -> str:
 
 
 def test_every_count_of_a_poll_is_exposed() -> None:
-    ours = {field.name for field in fields(Applied)} | {"dead_letters", "future"}
+    ours = {field.name for field in fields(Applied)} | {"dead_letters", "future", "quarantined"}
     assert ours == set(INGEST_COUNTERS)
 
 

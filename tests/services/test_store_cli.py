@@ -8,6 +8,7 @@ import pytest
 
 from services.cli.output import print_table
 from services.store_verification import StoreVerification
+from state.checkpoint_manifest import short_name
 from state.errors import StoreNotWritable
 from state.key_value_store import KeyValueStore
 from tests.services.calls import Done, call
@@ -124,6 +125,36 @@ def test_restore_of_an_older_one_warns_of_newer_ones_or_removes_them(site: Site)
     assert site.machine.restored() == site.then
 
 
+def test_restore_of_one_of_two_at_an_offset(site: Site) -> None:
+    store = site.machine.open()
+    first, second = (site.machine.take(store, full=True).manifest for _ in range(2))
+    store.close()
+    listed = site.call("list", "--json").document()
+    shown = [short_name(each.name) for each in (second, first, site.newest)]
+    assert [each["checkpoint"] for each in listed] == shown
+    assert shown[1] in site.call("list").stdout
+    for name in (shown[1], first.name):
+        restore = ["restore", "--partition", "3", "--checkpoint", name, "--json"]
+        (restored,) = site.call(*restore).document()
+        assert (restored["checkpoint"], restored["newer_checkpoints"]) == (shown[1], 1)
+
+
+def test_damaged_users_are_listed_and_passed_over(site: Site) -> None:
+    store = site.machine.open()
+    store.quarantine.add({"user-1": "chunk 3: a block of 3 interactions fails its checksum"})
+    damaged = site.machine.take(store).manifest
+    store.close()
+    assert damaged.damaged_users == 1
+    assert site.call("list", "--json").document()[0]["damaged_users"] == 1
+    assert "1 damaged users" in site.call("list").stdout
+    assert f"checkpoint {damaged.name}: 1 damaged users" in site.call("verify").stdout
+    done = site.call("restore", "--partition", "3", "--json")
+    assert done.document()[0]["checkpoint"] == short_name(site.newest.name)
+    assert f"checkpoint {short_name(damaged.name)} is passed over: 1 damaged users" in done.stderr
+    (restored,) = site.call("restore", "--partition", "3", "--offset", "170", "--json").document()
+    assert restored["checkpoint"] == short_name(damaged.name)
+
+
 def test_restore_into_another_directory(site: Site, tmp_path: Path) -> None:
     done = site.call("restore", "--partition", "3", "--data-dir", str(tmp_path / "copy"))
     assert done.code == 0
@@ -137,8 +168,14 @@ def test_restore_into_another_directory(site: Site, tmp_path: Path) -> None:
         (
             ["--partition", "3", "--offset", "99"],
             3,
-            "no checkpoint at offset 99; there are 150, 100",
+            "no checkpoint at offset 99; there are 150-",
         ),
+        (
+            ["--partition", "3", "--checkpoint", "x"],
+            3,
+            "partition 3 has no checkpoint x; there are",
+        ),
+        (["--partition", "all", "--checkpoint", "x"], 2, "is of one partition"),
         (["--partition", "7"], 3, "partition 7 has no checkpoint"),
         (["--partition", "seven"], 2, "neither a number nor `all`"),
     ],
@@ -151,10 +188,10 @@ def test_what_cannot_be_restored(site: Site, arguments: list[str], code: int, wo
 
 def test_a_damaged_checkpoint_is_not_put_in_place(site: Site) -> None:
     max(site.files.iterdir(), key=lambda path: path.stat().st_size).write_bytes(b"")
-    done = site.call("restore", "--partition", "3")
+    done = site.call("restore", "--partition", "3", "--offset", "150")
     assert done.code == 1
     assert site.newest.name in done.stderr
-    assert "choose one with --offset" in done.stderr
+    assert "choose one with --checkpoint" in done.stderr
     assert site.call("verify", "--json").document()["stores"][0]["next_offset"] == 170
 
 

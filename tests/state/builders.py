@@ -11,6 +11,7 @@ from state.head_codec import decode_head
 from state.interaction import INTERACTION, Rows
 from state.key_value_store import Family, KeyValueStore
 from state.segments import HistoryConfig
+from state.summary import Summary
 
 SMALL = HistoryConfig(recent_len=4, mid_term_len=12, chunk_len=3, max_history=30)
 START_MS = 1_700_000_000_000
@@ -33,6 +34,17 @@ def arrive(rows: Rows, user: str = "ann", first_offset: int = 0) -> Arrivals:
     end = first_offset + len(rows)
     return Arrivals(
         0, Position(end, 7), [user.encode()] * len(rows), np.arange(first_offset, end), rows
+    )
+
+
+def summary_at(boundary: int, version: str = "v1") -> Summary:
+    return Summary(
+        bundle_version=version,
+        boundary=boundary,
+        count=boundary,
+        accumulators=b"z",
+        tokens=np.zeros((2, 3), np.float32),
+        built_at_ms=1,
     )
 
 

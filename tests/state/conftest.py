@@ -1,10 +1,12 @@
-"""Machines that share a repository of checkpoints."""
+"""Databases of both kinds, and machines that share a repository of checkpoints."""
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from tests.state.checkpointing import PARTITION, TOPIC, Machine
+from state.key_value_store import KeyValueStore, MemoryStore
+from tests.state.checkpointing import PARTITION, TOPIC, Machine, open_rocks
 
 
 @pytest.fixture
@@ -23,3 +25,10 @@ def machine(tmp_path: Path, place: Path) -> Machine:
 def other(tmp_path: Path, place: Path) -> Machine:
     """Another machine, with an empty disk."""
     return Machine(tmp_path / "two", str(tmp_path / "repository"))
+
+
+@pytest.fixture(params=["memory", "rocks"])
+def database(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[KeyValueStore]:
+    store = MemoryStore() if request.param == "memory" else open_rocks(tmp_path / "db")
+    yield store
+    store.close()

@@ -214,7 +214,7 @@ def rewrite(place: Path, **changes: object) -> None:
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"format_version": 2}, "format version 2; this release reads version 1"),
+        ({"format_version": 3}, "format version 3; this release reads versions 1 to 2"),
         ({"partition": 4}, "is one of partition 4"),
         ({"topic": "clicks"}, "of 'clicks'"),
         ({"next_offset": 7}, "was it renamed?"),

@@ -1,5 +1,6 @@
 """Bytes of chunks, heads, summaries and lists of forgotten items: round trips, damage found, unknown versions refused."""
 
+import zlib
 from pathlib import Path
 
 import numpy as np
@@ -9,6 +10,7 @@ from hypothesis.extra import numpy as np_st
 
 from state import keys
 from state.chunk_codec import decode_rows, encode_records, encode_rows
+from state.envelope import seal, unseal
 from state.errors import CorruptValue, UnknownFormat
 from state.forgotten_codec import decode_forgotten, encode_forgotten
 from state.forgotten_items import FORGOTTEN, ForgottenItems
@@ -95,13 +97,25 @@ def test_truncated_rows_are_found() -> None:
             decode_rows(encoded[:length])
 
 
-def test_unknown_versions_are_refused() -> None:
-    newer = b"\x09" + encode_rows(make_rows([1]), with_hashes=False)[1:]
+def test_unknown_versions_are_refused_and_told_from_damage() -> None:
+    """A later release's value is whole; where the checksum does not hold, the version is what is damaged."""
+    value = encode_rows(make_rows([1]), with_hashes=False)
+    head = b"\x09" + value[1:6]
+    checksum = zlib.crc32(value[10:], zlib.crc32(head)).to_bytes(4, "little")
     with pytest.raises(UnknownFormat, match="version 9"):
-        decode_rows(newer)
+        decode_rows(head + checksum + value[10:])
+    with pytest.raises(CorruptValue):
+        decode_rows(b"\x09" + value[1:])
     (value,) = encode_heads(make_head(UserMeta(), make_rows([])))
+    body = b"\x09" + value[5:]
     with pytest.raises(UnknownFormat, match="version 9"):
-        decode_head(value[:4] + b"\x09" + value[5:])
+        decode_head(zlib.crc32(body).to_bytes(4, "little") + body)
+    with pytest.raises(CorruptValue):
+        decode_head(value[:4] + body)
+    with pytest.raises(UnknownFormat, match="version 2"):
+        unseal(seal(2, b"body"), "a record", 1)
+    with pytest.raises(CorruptValue, match="version 9"):
+        unseal(seal(9, b"body"), "a record", 1)
 
 
 @given(st.integers(0, 5), st.integers(0, 6), st.binary(max_size=50), st.binary(max_size=50))

@@ -1,5 +1,6 @@
 """`check_store`: silent about what the store writes, and names what is damaged."""
 
+import zlib
 from collections.abc import Callable
 
 import numpy as np
@@ -98,7 +99,9 @@ def flip(value: bytes) -> bytes:
 
 
 def newer(value: bytes) -> bytes:
-    return bytes([9]) + value[1:]
+    head = bytes([9]) + value[1:6]
+    checksum = zlib.crc32(value[10:], zlib.crc32(head))
+    return head + checksum.to_bytes(4, "little") + value[10:]
 
 
 def shorter(value: bytes) -> bytes:
