@@ -163,7 +163,10 @@ class Recommender:
         blocked = view.blocked(query.filter)
         evidence, mixture = self._evidence(context, view.catalogue)
         if not query.repeats:
-            mixture = self._mixture(evidence, torch.ones_like(evidence.items, dtype=torch.bool))
+            blocked_candidates = ~evidence.new
+            if blocked is not None:
+                blocked_candidates |= torch.from_numpy(blocked)[evidence.items]
+            mixture = self._mixture(evidence, blocked_candidates)
         elif blocked is not None:
             mixture = self._mixture(evidence, torch.from_numpy(blocked)[evidence.items])
         return _Request(
@@ -190,6 +193,7 @@ class Recommender:
                 catalogue,
                 config.features.item_buckets,
                 config.repeats.max_items,
+                config.repeats.max_popular,
             )
             evidence = self.bundle.network.repeat_evidence(candidates, context.bos)
             context.evidence = (catalogue, evidence, self._mixture(evidence, None))

@@ -99,6 +99,7 @@ class BatchBuilder:
             self.catalogue,
             network.features.item_buckets,
             network.repeats.max_items,
+            network.repeats.max_popular,
         )
         return candidates, self._repeat_weights(cuts, candidates)
 
