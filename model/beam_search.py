@@ -30,7 +30,7 @@ class Beams:
     log_probs: Tensor
     """[B, W]: log-probability of the whole SID."""
     generator_log_probs: Tensor
-    """[B, W]: the generator's alone; the same without a mixture."""
+    """[B, W]: by the codes alone; the same without a mixture."""
     dropped_log_probs: Tensor
     """[B]: no SID outside the beams has a larger log-probability; -inf where none was left out."""
 
@@ -121,9 +121,12 @@ def _with_repeats(
     mixture: RepeatMixture, trie: Trie, level: int, child_nodes: Tensor, candidates: Tensor
 ) -> Tensor:
     """[B, N]: log P of the candidates' prefixes, generator and repeats together; padding stays -inf."""
+    generated = candidates
+    if mixture.next_items is not None:
+        generated = mixture.next_items.mix_nodes(trie, level, child_nodes, candidates)
     row_nodes = trie.nodes_of(mixture.sids, level)
     share = mixture.share_of_nodes(row_nodes, trie.num_nodes(level)).gather(1, child_nodes)
-    return mixture.mix(candidates, share).masked_fill(candidates == -torch.inf, -torch.inf)
+    return mixture.mix(generated, share).masked_fill(candidates == -torch.inf, -torch.inf)
 
 
 def _places_in_group(totals_BN: Tensor, groups_BN: Tensor) -> Tensor:

@@ -91,6 +91,11 @@ def hash_buckets(
     return np.where(ids == 0, 0, buckets)
 
 
+def item_rows(item_ids: npt.NDArray[np.uint64], config: FeatureConfig) -> npt.NDArray[np.int64]:
+    """[N, item_hashes]: rows of the item table."""
+    return np.stack(_item_buckets(item_ids, config), -1)
+
+
 def _item_buckets(
     item_ids: npt.NDArray[np.uint64], config: FeatureConfig
 ) -> list[npt.NDArray[np.int64]]:
@@ -142,9 +147,13 @@ class ItemFeatures(nn.Module):
     def forward(self, items: ItemTensors) -> Tensor:
         """[...] interactions to [..., H]."""
         hashes = self.config.item_hashes
-        vid = self.vid(items.ids[..., :hashes]).sum(-2)
+        vid = self.item_vectors(items.ids[..., :hashes])
         others = [table(items.ids[..., hashes + i]) for i, table in enumerate(self.others)]
         return self.dropout(vid + self.mlp(torch.cat([vid, *others, items.dense], -1)))
+
+    def item_vectors(self, rows: Tensor) -> Tensor:
+        """[..., H]: e_vid of rows [..., item_hashes]."""
+        return self.vid(rows).sum(-2)
 
     @torch.no_grad()
     def set_item_vectors(

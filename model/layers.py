@@ -91,8 +91,10 @@ class Attention(nn.Module):
         query = self._split(self.to_query(queries_BQH))
         key, value = map(self._split, self.to_key_value(keys_BNH).chunk(2, -1))
         mask = None if mask_BN is None else attendable(mask_BN)[:, None, None, :]
+        if mask is not None and causal:
+            mask = _causal(mask)
         mixed = functional.scaled_dot_product_attention(
-            query, key, value, attn_mask=mask, is_causal=causal
+            query, key, value, attn_mask=mask, is_causal=causal and mask is None
         )
         return self.out(mixed.transpose(1, 2).flatten(2))
 
@@ -112,9 +114,10 @@ class Attention(nn.Module):
 class EncoderLayer(nn.Module):
     """Pre-norm self-attention and feed-forward."""
 
-    def __init__(self, config: LayerConfig) -> None:
-        """RMSNorm before each sub-layer."""
+    def __init__(self, config: LayerConfig, dropout: float = 0.0) -> None:
+        """RMSNorm before each sub-layer; `dropout` of their updates."""
         super().__init__()
+        self.dropout = nn.Dropout(dropout)
         self.attention_norm = nn.RMSNorm(config.width)
         self.attention = Attention(config)
         self.ffn_norm = nn.RMSNorm(config.width)
@@ -123,8 +126,15 @@ class EncoderLayer(nn.Module):
     def forward(self, x_BNH: Tensor, mask_BN: Tensor | None, *, causal: bool = False) -> Tensor:
         """[B, N, H] to [B, N, H]."""
         normed = self.attention_norm(x_BNH)
-        x_BNH = x_BNH + self.attention(normed, normed, mask_BN, causal=causal)
-        return x_BNH + self.ffn(self.ffn_norm(x_BNH))
+        x_BNH = x_BNH + self.dropout(self.attention(normed, normed, mask_BN, causal=causal))
+        return x_BNH + self.dropout(self.ffn(self.ffn_norm(x_BNH)))
+
+
+def _causal(mask_B11N: Tensor) -> Tensor:
+    """[B, 1, N, N]: of real keys, those up to the query; padding attends to itself, as softmax over nothing has no value."""
+    num_keys = mask_B11N.shape[-1]
+    itself = torch.eye(num_keys, dtype=torch.bool, device=mask_B11N.device)
+    return mask_B11N.expand(-1, -1, num_keys, -1).tril() | itself
 
 
 def attendable(mask_BN: Tensor) -> Tensor:

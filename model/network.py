@@ -16,6 +16,7 @@ from model.features import FeatureConfig, ItemFeatures
 from model.layers import LayerConfig, Segment, check_choice
 from model.lifecycle import Lifecycle, LifecycleConfig
 from model.mid_term import MidTermConfig, MidTermEncoder
+from model.next_item import ItemRows, NextItem, NextItemConfig, NextItems
 from model.recent import RecentEncoder
 from model.repeat_features import RepeatCandidates
 from model.repeats import RepeatConfig, RepeatEvidence, RepeatMixture, Repeats
@@ -33,6 +34,7 @@ class NetworkConfig:
     mid_term: MidTermConfig = field(default_factory=MidTermConfig)
     lifecycle: LifecycleConfig = field(default_factory=LifecycleConfig)
     repeats: RepeatConfig = field(default_factory=RepeatConfig)
+    next_item: NextItemConfig = field(default_factory=NextItemConfig)
     recent_layers: int = 1
     num_blocks: int = 2
     residual: Residual = "one"
@@ -64,7 +66,15 @@ class Network(nn.Module):
         self.num_levels = num_levels
         layer = config.layer
         self.features = ItemFeatures(config.features, layer)
-        self.recent = RecentEncoder(layer, config.recent_layers, history.recent_len)
+        scores_items, dropout = config.next_item.enabled, config.next_item.dropout
+        self.recent = RecentEncoder(
+            layer,
+            config.recent_layers,
+            history.recent_len,
+            causal=scores_items,
+            dropout=dropout if scores_items else 0.0,
+        )
+        self.next_item = NextItem(layer, config.next_item) if scores_items else None
         self.mid_term = MidTermEncoder(layer, config.mid_term, history.chunk_len)
         self.lifecycle = Lifecycle(layer, config.lifecycle)
         self.decoder = Decoder(layer, config.mid_term, config.num_blocks, config.residual)
@@ -119,6 +129,17 @@ class Network(nn.Module):
             candidates, self.features.vid(candidates.rows), bos_BH
         )
         return evidence
+
+    def next_items(
+        self, recent: Segment, rows: ItemRows, bucket_starts: Tensor
+    ) -> NextItems | None:
+        """What the encoded recent segments say of a catalogue's items; None where the network scores none."""
+        if self.next_item is None or not recent.vectors.shape[1]:
+            return None
+        vectors_NH = self.features.item_vectors(rows.rows)
+        log_probs_BN = self.next_item(recent.vectors[:, -1], vectors_NH, rows.log_shares)
+        weight_B = self.next_item.weight * recent.present
+        return NextItems.of(log_probs_BN, weight_B, bucket_starts)
 
     def logits(self, states_BTH: Tensor, level: int) -> Tensor:
         """[B, T, K]: dot products with the level's codebook embeddings."""

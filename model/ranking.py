@@ -1,10 +1,12 @@
 """Buckets to items: the probability of an item from that of its SID, and the best of them.
 
-P(item) = (1 - g) P_generator(SID) c(item) / c(bucket) + g P_repeat(item), c the events counted in the catalogue.
+P(item) = (1 - g) P_generator(SID) c(item) / c(bucket) + g P_repeat(item), c the events counted in the catalogue; where
+items are scored beside codes, P_generator's term is (1 - a) P_codes(SID) c(item) / c(bucket) + a P_next(item).
 """
 
 import numpy as np
 import numpy.typing as npt
+import torch
 
 from model.beam_search import Beams
 from model.catalogue import Catalogue
@@ -24,12 +26,14 @@ def rank_items(
     generator = np.repeat(beams.generator_log_probs[request].numpy()[real], lengths)
     if blocked is not None:
         items, generator = items[~blocked[items]], generator[~blocked[items]]
+    by_codes = generator + catalogue.log_share_in_bucket[items]
+    if mixture.next_items is not None:
+        tensors = torch.from_numpy(items), torch.from_numpy(by_codes)
+        by_codes = mixture.next_items.mix_items(request, *tensors).numpy()
     repeat = _repeat_share(items, *mixture.share_by_item[request])
     with np.errstate(divide="ignore"):
         log_probs = np.logaddexp(
-            float(mixture.log_generator[request])
-            + generator
-            + catalogue.log_share_in_bucket[items],
+            float(mixture.log_generator[request]) + by_codes,
             float(mixture.log_repeat[request]) + np.log(repeat),
         )
     order = np.lexsort((items, -log_probs))

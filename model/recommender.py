@@ -18,6 +18,8 @@ from model.engine import Engine, TorchEngine
 from model.errors import ModelConfigError
 from model.explain import explain
 from model.fused_decoder import FusedDecoder, Memory
+from model.item_scorer import ItemScorer
+from model.next_item import NextItems
 from model.primer import empty_memory
 from model.query import Explanation, ItemIds, Mask, Query, Recommended
 from model.ranking import rank_items
@@ -94,6 +96,7 @@ class Recommender:
         self._max_per_first_code, self._exact = max_per_first_code, exact
         self.view = CatalogueView.of(bundle.catalogue, bundle.trie)
         """What is searched; a request reads it once. Replaced whole by `swap`, from any thread."""
+        self._item_scorer: ItemScorer | None = None
 
     @property
     def bundle_version(self) -> str:
@@ -192,8 +195,8 @@ class Recommender:
                 [context.statistics],
                 catalogue,
                 config.features.item_buckets,
-                config.repeats.max_items,
-                config.repeats.max_popular,
+                config.repeats.max_candidates,
+                config.repeats.max_popular_candidates,
             )
             evidence = self.bundle.network.repeat_evidence(candidates, context.bos)
             context.evidence = (catalogue, evidence, self._mixture(evidence, None))
@@ -204,8 +207,11 @@ class Recommender:
     ) -> list[list[Recommended] | None]:
         """Per request of the same width its answer; None where a wider search might find more or better ones."""
         catalogue, trie, per_code = view.catalogue, view.trie, group[0].per_code
-        mixture = RepeatMixture.join([request.mixture for request in group])
         contexts = [request.context for request in group]
+        mixture = RepeatMixture.join([request.mixture for request in group])
+        next_items = self._next_items(contexts, catalogue)
+        if next_items is not None:
+            mixture = replace(mixture, next_items=next_items)
         scorer = Scorer(self.bundle.network, self._engine, contexts, check)
         limits = Limits(per_code, _blocked_nodes(group, view))
         width = min(group[0].width, trie.num_sids)
@@ -223,6 +229,15 @@ class Recommender:
             else:
                 answers.append(None)
         return answers
+
+    def _next_items(
+        self, contexts: Sequence[UserContext], catalogue: Catalogue
+    ) -> NextItems | None:
+        """What is said of the catalogue's items beside their codes; None where the network scores none."""
+        scorer = self._item_scorer
+        if scorer is None or scorer.catalogue is not catalogue:
+            scorer = self._item_scorer = ItemScorer(self.bundle.network, catalogue)
+        return scorer.score([context.newest[1] for context in contexts])
 
     def _settled(self, last_log_prob: float, dropped: float) -> bool:
         """An item is no more probable than its SID, so what lies above all that was dropped stays where it is."""

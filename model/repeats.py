@@ -21,6 +21,7 @@ from torch.nn import functional
 
 from model.errors import ModelConfigError
 from model.layers import LayerConfig
+from model.next_item import NextItems
 from model.repeat_features import NUM_FEATURES, SINCE_LAST, STRENGTH, RepeatCandidates
 from state.item_statistics import HALF_LIVES_DAYS
 
@@ -37,6 +38,8 @@ _NUM_SIMILARITIES = len(HALF_LIVES_DAYS)
 class RepeatConfig:
     """The repeat path. Raises ModelConfigError for impossible sizes."""
 
+    enabled: bool = True
+    """Off where nobody takes anything twice: nothing is a candidate then."""
     max_items: int = 512
     """Strongest items of a user: kept in the summary, and candidates of a request."""
     max_popular: int = 300
@@ -63,10 +66,20 @@ class RepeatConfig:
                 f"tail_weight of repeats is {self.tail_weight}; it must be above 0 and at most 1"
             )
 
+    @property
+    def max_candidates(self) -> int:
+        """That a request's history holds."""
+        return self.max_items if self.enabled else 0
+
+    @property
+    def max_popular_candidates(self) -> int:
+        """Beside them."""
+        return self.max_popular if self.enabled else 0
+
 
 @dataclass(frozen=True)
 class RepeatMixture:
-    """What the gate and the scores say of some contexts."""
+    """What the gate and the scores say of some contexts, and what is said of items beside their codes."""
 
     log_generator: Tensor
     """[B]: log (1 - g)"""
@@ -80,6 +93,8 @@ class RepeatMixture:
     """[B, N]: P_repeat of each candidate; they sum to one where there is any."""
     new: Tensor
     """[B, N]: true where the history lacks the candidate."""
+    next_items: NextItems | None = None
+    """With the codes, it makes the generator's probabilities."""
 
     @staticmethod
     def join(mixtures: Sequence["RepeatMixture"]) -> "RepeatMixture":

@@ -88,6 +88,11 @@ class Trie:
         """Nodes [...] on `level` of SID numbers [...]; negative numbers give node 0."""
         return self.paths_SD[sids.clamp(min=0), level]
 
+    def sids_below(self, level: int, nodes: Tensor) -> tuple[Tensor, Tensor]:
+        """The first SID number below nodes [...] on `level`, and that behind the last: they are neighbours."""
+        first = self._first_sid[level]
+        return first[nodes], first[nodes + 1]
+
     def num_nodes(self, level: int) -> int:
         """Distinct prefixes of level + 1 codes."""
         return len(self._codes[level])

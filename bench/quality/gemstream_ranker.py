@@ -35,10 +35,14 @@ class Gemstream:
         self._beam_width = beam_width
         self._bundle: Bundle | None = None
 
+    def config(self, task: Task) -> TrainConfig:
+        """The settings for a task, but for what the task and the budget say."""
+        return self._config
+
     def fit(self, task: Task, budget: Budget) -> None:
         """Train a bundle; a training that was stopped goes on."""
         config = replace(
-            self._config,
+            self.config(task),
             history=task.segments,
             minutes=budget.minutes,
             seed=budget.seed,
@@ -82,7 +86,8 @@ def rank(bundle: Bundle, task: Task, cuts: Index, beam_width: int) -> Iterator[I
     """Item ids of the bundle for the basket at each cut, best first."""
     network, catalogue, trie = bundle.network, bundle.catalogue, bundle.trie
     builder = BatchBuilder(task.histories, catalogue, network.config, bundle.history, _ALL)
-    for best in rank_at(network, trie, builder, cuts, beam_width):
+    ranked = rank_at(network, trie, builder, cuts, beam_width, only_new=not task.repeats)
+    for best in ranked:
         yield catalogue.item_ids[best]
 
 

@@ -34,6 +34,7 @@ RANKERS = {
     "gemstream_synthetic": "bench.quality.synthetic.rankers:SyntheticGemstream",
     "gemstream_synthetic_without_lifecycle": "bench.quality.synthetic.rankers:WithoutLifecycle",
     "gemstream": "bench.quality.gemstream_ranker:Gemstream",
+    "gemstream_next": "bench.quality.next_item_ranker:NextItemGemstream",
 }
 FAMILIES = {
     "ablation:VARIANT": "bench.quality.ablations:make_ablated",

@@ -1,5 +1,6 @@
 """MovieLens-1M and Amazon 2014 (Beauty, Sports, Toys): sequences without times, leave-one-out."""
 
+import re
 from dataclasses import dataclass
 from typing import Any
 
@@ -55,7 +56,7 @@ ML1M = SequenceFiles(
     tag_column="genres",
     source="MovieLens-1M in SASRec's order, items with five ratings or more",
     licence=_MOVIELENS,
-    segments=HistoryConfig(recent_len=64, mid_term_len=512, chunk_len=64),
+    segments=HistoryConfig(recent_len=200, mid_term_len=512, chunk_len=64),
     length_bounds=(50, 100, 200, 500),
 )
 BEAUTY = SequenceFiles(
@@ -164,8 +165,14 @@ def _item_columns(files: SequenceFiles, items: npt.NDArray[Any]) -> dict[str, An
     return {
         "item_id": table[files.item_column].cast(pa.uint64()),
         "tag": pa.array(tags, pa.uint32()),
-        "title": table["title"].cast(pa.string()),
+        "title": _titles(table["title"].to_pylist(), table[files.tag_column].to_pylist()),
     }
+
+
+def _titles(titles: list[str | None], categories: list[str | None]) -> list[str]:
+    """A title and the words of its categories: all that item vectors know of the text."""
+    words = [re.sub("[>|]", " ", category or "") for category in categories]
+    return [f"{title or ''} {more}".strip() for title, more in zip(titles, words, strict=True)]
 
 
 def _tags_by_item(columns: dict[str, Any]) -> npt.NDArray[np.uint32]:

@@ -12,10 +12,18 @@ from torch import Tensor
 from model.catalogue import Catalogue
 from model.features import ItemTensors, to_tensors
 from model.network import NetworkConfig
+from model.next_item import ItemRows
+from model.query import Mask
 from model.repeat_features import RepeatCandidates, repeat_candidates
 from model.training.histories import Histories, Index
 from state.interaction import are_dislikes
-from state.item_statistics import ItemStatistics, bounded, merge_statistics, statistics_of
+from state.item_statistics import (
+    ItemStatistics,
+    bounded,
+    empty_statistics,
+    merge_statistics,
+    statistics_of,
+)
 from state.segments import HistoryConfig
 
 _ALL = slice(None)
@@ -38,6 +46,9 @@ class Batch:
     """[B, T]: SID numbers; 0 where the weight is 0."""
     target_weights: Tensor
     """[B, T]: one over the size of the target's basket; 0 = no target."""
+    next_items: Tensor
+    """[B, R]: the catalogue item behind each recent interaction, where it is learned from; else -1."""
+    catalogue_rows: ItemRows
 
 
 class BatchBuilder:
@@ -60,6 +71,7 @@ class BatchBuilder:
         self.catalogue = catalogue
         self._found = catalogue.find(histories.rows["item_id"])
         self._taken = np.where(are_dislikes(histories.rows), -1, self._found)
+        self._catalogue_rows = ItemRows.of(catalogue, network.features)
         self.sids = np.where(self._found >= 0, catalogue.bucket_of_item[self._found], -1)
         """Per interaction, its SID number or -1."""
 
@@ -89,7 +101,19 @@ class BatchBuilder:
         index = torch.from_numpy(np.concatenate(parts, 1))
         lengths = [part.shape[1] for part in parts]
         items = self.items[index.clamp(min=0)]
-        return Batch(items, index >= 0, lengths, *self.repeats(cuts), sids, weights)
+        next_items = self._next_items(parts[2], newest_alone=random is None)
+        rows = self._catalogue_rows
+        return Batch(
+            items, index >= 0, lengths, *self.repeats(cuts), sids, weights, next_items, rows
+        )
+
+    def _next_items(self, recent_BR: Index, *, newest_alone: bool) -> Tensor:
+        """What followed the recent interactions at these positions; in evaluation, what follows the newest."""
+        config, num_recent = self._network.next_item, recent_BR.shape[1]
+        found = np.where(recent_BR >= 0, self._taken[np.maximum(recent_BR, 0) + 1], -1)
+        learned = 0 if not config.enabled else 1 if newest_alone else config.positions
+        found[:, : max(0, num_recent - learned)] = -1
+        return torch.from_numpy(found)
 
     def repeats(self, cuts: Index) -> tuple[RepeatCandidates, Tensor]:
         """What the whole histories before `cuts` hold, bounded at the lifecycle boundary as in serving; their weights."""
@@ -98,12 +122,21 @@ class BatchBuilder:
             [self._statistics(int(cut)) for cut in cuts],
             self.catalogue,
             network.features.item_buckets,
-            network.repeats.max_items,
-            network.repeats.max_popular,
+            network.repeats.max_candidates,
+            network.repeats.max_popular_candidates,
         )
         return candidates, self._repeat_weights(cuts, candidates)
 
+    def seen(self, cut: int) -> Mask:
+        """[N]: true for the catalogue's items that the cut's user had before."""
+        found = self._found[self.histories.user_start[cut] : cut]
+        mask = np.zeros(len(self.catalogue), np.bool_)
+        mask[found[found >= 0]] = True
+        return mask
+
     def _statistics(self, cut: int) -> ItemStatistics:
+        if not self._network.repeats.enabled:
+            return empty_statistics()
         rows, start = self.histories.rows, int(self.histories.user_start[cut])
         boundary = start + self.history.lifecycle_boundary(cut - start)
         lifecycle = statistics_of(rows[start:boundary])

@@ -86,12 +86,18 @@ class TrainConfig:
     """Target interactions per context, drawn from what follows it."""
     target_window: int = 48
     """Interactions after the cut to draw from; the whole next basket at least."""
+    newest_cuts: float = 0.0
+    """Share of contexts that end where a user's last trainable basket begins, users alike; the others end anywhere."""
     lifecycle_sample: int = 128
     """Lifecycle interactions used per context, evenly spread; serving sums them all."""
     learning_rate: float = 2e-3
     reconstruction_weight: float = 0.1
     repeat_weight: float = 1.0
     """Of the listwise loss of the repeats' scores."""
+    next_item_weight: float = 1.0
+    """Of the loss of items scored beside codes."""
+    table_rate: float = 0.1
+    """Learning rate of the item table and of the codebooks, as a share of the others'."""
     repeat_share: float = 0.25
     """Of the time budget: the stage that trains these scores alone. With max_steps, it takes as many of its own."""
     num_threads: int = 2
@@ -103,6 +109,11 @@ class TrainConfig:
     checkpoint_every_s: float = 60.0
     """Time between checkpoints of the run; there is one at each stage's end and at a signal, too."""
 
+    @property
+    def num_held_out(self) -> int:
+        """Users whose last basket is not trained on: those who steer the stages, and those who are reported on."""
+        return self.evaluation_users // 2 + self.evaluation_users
+
     def __post_init__(self) -> None:
         """Check the limits, and that the network's summaries can be stored."""
         check_summary_size(self.network)
@@ -112,10 +123,15 @@ class TrainConfig:
         )  # fmt: skip
         check_limits(self, "num_threads", least=1, most=_MAX_THREADS)
         check_limits(self, "seed", least=0, most=_MAX_SEED)
-        check_limits(self, "reconstruction_weight", "repeat_weight", "checkpoint_every_s", least=0)
+        check_limits(
+            self, "reconstruction_weight", "repeat_weight", "next_item_weight", "table_rate",
+            "checkpoint_every_s", least=0,
+        )  # fmt: skip
         for name in ("minutes", "learning_rate"):
             if getattr(self, name) <= 0:
                 raise ModelConfigError(f"{name} is {getattr(self, name)}; it must be above 0")
+        if not 0 <= self.newest_cuts <= 1:
+            raise ModelConfigError(f"newest_cuts is {self.newest_cuts}; it must be between 0 and 1")
         if not 0 <= self.repeat_share < 1:
             raise ModelConfigError(
                 f"repeat_share is {self.repeat_share}; it must be at least 0 and below 1"

@@ -151,5 +151,6 @@ def _denominators(batch: Batch, reconstruction_len: int) -> dict[str, float]:
         "next_token": float(batch.target_weights.sum()),
         "reconstruction": float(pairs.clamp(min=0).sum()),
         "indexer": float(mid_term.any(1).sum()),
+        "next_item": float((batch.next_items >= 0).sum()),
         "contexts": float(len(batch.mask)),
     }

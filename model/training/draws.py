@@ -15,9 +15,12 @@ _CUTS, _TARGETS, _DROPOUT = range(3)
 class StepDraws:
     """Cuts, targets and dropout of each step."""
 
-    def __init__(self, histories: Histories, seed: int, batch_size: int) -> None:
-        """`batch_size`: contexts per step, of all processes together."""
+    def __init__(
+        self, histories: Histories, seed: int, batch_size: int, newest_share: float = 0.0
+    ) -> None:
+        """`batch_size`: contexts per step, of all processes together; `newest_share` as in `draw_cuts`."""
         self._histories, self._seed, self._batch_size = histories, seed, batch_size
+        self._newest_share = newest_share
         self._block = -1
         self._batches: list[Index] = []
 
@@ -31,6 +34,7 @@ class StepDraws:
                 size * _BATCHES_SORTED_TOGETHER,
                 size,
                 self._generator(_CUTS, block),
+                self._newest_share,
             )
             self._block = block
         return self._batches[place]

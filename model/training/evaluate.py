@@ -2,7 +2,8 @@
 
 import math
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -10,9 +11,10 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from model.beam_search import beam_search
+from model.beam_search import Limits, beam_search
 from model.catalogue import Catalogue
 from model.network import Network
+from model.query import Mask
 from model.ranking import rank_items
 from model.training.batches import BatchBuilder
 from model.training.config import TrainConfig
@@ -74,9 +76,19 @@ def network_recall(
 
 @torch.inference_mode()
 def rank_at(
-    network: Network, trie: Trie, builder: BatchBuilder, cuts: Index, beam_width: int
+    network: Network,
+    trie: Trie,
+    builder: BatchBuilder,
+    cuts: Index,
+    beam_width: int,
+    *,
+    only_new: bool = False,
 ) -> Iterator[Index]:
-    """What is recommended at each of `cuts`, whatever comes after it: catalogue indices, best first."""
+    """What is recommended at each of `cuts`, whatever comes after it: catalogue indices, best first.
+
+    `only_new` leaves out what the user had before, as a request that excludes it.
+    """
+    bucket_starts = torch.from_numpy(builder.catalogue.bucket_starts)
     for i in range(0, len(cuts), _CONTEXTS_AT_ONCE):
         some = cuts[i : i + _CONTEXTS_AT_ONCE]
         batch = builder.build(some, 1, 1, None)
@@ -87,11 +99,27 @@ def rank_at(
             return network.logits(states[:, :, -1], codes_BWP.shape[-1])
 
         bos = network.decode(context, torch.zeros(len(some), 1, 0, dtype=torch.int64))
-        mixture = network.repeat_mixture(batch.repeats, bos).favouring(network.config.repeats)
-        beams = beam_search(score_next, trie, len(some), beam_width, mixture)
+        mixture = replace(
+            network.repeat_mixture(batch.repeats, bos).favouring(network.config.repeats),
+            next_items=network.next_items(context.recent, batch.catalogue_rows, bucket_starts),
+        )
+        blocked = [builder.seen(int(cut)) if only_new else None for cut in some]
+        limits = Limits(blocked=_blocked_nodes(blocked, trie, builder.catalogue))
+        beams = beam_search(score_next, trie, len(some), beam_width, mixture, limits)
         for row in range(len(some)):
-            ranked = rank_items(beams, mixture, builder.catalogue, request=row)
+            ranked = rank_items(beams, mixture, builder.catalogue, blocked[row], row)
             yield np.array([index for index, _ in ranked], np.int64)
+
+
+def _blocked_nodes(
+    blocked: Sequence[Mask | None], trie: Trie, catalogue: Catalogue
+) -> list[Tensor] | None:
+    rows = [
+        trie.blocked_nodes(torch.from_numpy(catalogue.blocked_sids(mask)))
+        for mask in blocked
+        if mask is not None
+    ]
+    return [torch.stack(level) for level in zip(*rows, strict=True)] if rows else None
 
 
 def popularity_recall(histories: Histories, catalogue: Catalogue, cuts: Index, k: int) -> float:

@@ -1,10 +1,11 @@
 """All users' histories in one array, and where they can be cut into a context and what follows it.
 
 A basket is a run of a user's interactions with one event time. A cut is the first interaction of a basket: the context
-is everything of the user before it. Each user's last basket is held out.
+is everything of the user before it. Last baskets are held out: everybody's, or those of some users, drawn at random.
 """
 
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 import numpy.typing as npt
@@ -30,7 +31,7 @@ class Histories:
     basket_size: Index
     train_cuts: Index
     held_out_cuts: Index
-    """Starts of the last baskets of users with more than one."""
+    """Starts of the last baskets that are held out; their users have another one."""
     train_end: Index
     """Per interaction, the position behind its user's last trainable interaction."""
 
@@ -38,9 +39,15 @@ class Histories:
         """Cuts in order of the history before them: batches of neighbours hold little padding."""
         return cuts[np.argsort(cuts - self.user_start[cuts], kind="stable")]
 
+    @cached_property
+    def newest_train_cuts(self) -> Index:
+        """Every user's last training cut."""
+        users = self.users[self.train_cuts]
+        return self.train_cuts[np.append(users[1:] != users[:-1], True)]
 
-def build_histories(events: EventLog) -> Histories:
-    """Sort by user, find baskets and hold out each user's last.
+
+def build_histories(events: EventLog, num_held_out: int | None = None, seed: int = 0) -> Histories:
+    """Sort by user, find baskets and hold out the last ones: of `num_held_out` users, or of all.
 
     Raises TrainingError when no user has two baskets to train on besides the held-out one.
     """
@@ -53,10 +60,8 @@ def build_histories(events: EventLog) -> Histories:
     user_ends = np.append(user_starts[1:], len(rows))
     last_baskets = basket_starts[np.searchsorted(basket_starts, user_ends) - 1]
     lengths = np.diff(np.append(basket_starts, len(rows)))
-    held_out = last_baskets[last_baskets > user_starts]
-    train_end = np.repeat(
-        np.where(last_baskets > user_starts, last_baskets, user_ends), user_ends - user_starts
-    )
+    drawn = _draw(last_baskets > user_starts, num_held_out, seed)
+    train_end = np.repeat(np.where(drawn, last_baskets, user_ends), user_ends - user_starts)
     cuts = basket_starts[~new_user[basket_starts]]
     histories = Histories(
         rows=rows,
@@ -65,7 +70,7 @@ def build_histories(events: EventLog) -> Histories:
         basket_end=np.repeat(basket_starts + lengths, lengths),
         basket_size=np.repeat(lengths, lengths),
         train_cuts=cuts[cuts < train_end[cuts]],
-        held_out_cuts=held_out,
+        held_out_cuts=last_baskets[drawn],
         train_end=train_end,
     )
     if not len(histories.train_cuts):
@@ -74,6 +79,16 @@ def build_histories(events: EventLog) -> Histories:
             "(two to train on, one held out); give a longer event log"
         )
     return histories
+
+
+def _draw(possible: npt.NDArray[np.bool_], most: int | None, seed: int) -> npt.NDArray[np.bool_]:
+    """At most `most` of those that are possible."""
+    if most is None or possible.sum() <= most:
+        return possible
+    drawn = np.zeros(len(possible), np.bool_)
+    chosen = np.random.default_rng(seed).permutation(np.flatnonzero(possible))[:most]
+    drawn[chosen] = True
+    return drawn
 
 
 def mixed_by_length(histories: Histories, cuts: Index, batch_size: int, seed: int) -> list[Index]:
@@ -85,10 +100,21 @@ def mixed_by_length(histories: Histories, cuts: Index, batch_size: int, seed: in
 
 
 def draw_cuts(
-    histories: Histories, num_cuts: int, batch_size: int, random: np.random.Generator
+    histories: Histories,
+    num_cuts: int,
+    batch_size: int,
+    random: np.random.Generator,
+    newest_share: float = 0.0,
 ) -> list[Index]:
-    """Random training cuts in batches of similar history length, so that little of a batch is padding."""
-    cuts = histories.by_length(random.choice(histories.train_cuts, num_cuts))
+    """Random training cuts in batches of similar history length, so that little of a batch is padding.
+
+    `newest_share` of them are their users' last ones, every user as likely; of the others, every cut is.
+    """
+    cuts = random.choice(histories.train_cuts, num_cuts)
+    if newest_share:
+        newest = random.random(num_cuts) < newest_share
+        cuts[newest] = random.choice(histories.newest_train_cuts, int(newest.sum()))
+    cuts = histories.by_length(cuts)
     batches = [cuts[i : i + batch_size] for i in range(0, num_cuts, batch_size)]
     random.shuffle(batches)
     return batches

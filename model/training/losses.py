@@ -14,6 +14,7 @@ from model.layers import Segment
 from model.mid_term import KEPT_AT
 from model.network import Network
 from model.training.batches import Batch
+from model.training.next_item_loss import next_item_loss
 from model.trie import Trie
 
 Stage = Literal["dense", "indexer", "selection"]
@@ -27,14 +28,18 @@ class Losses:
     repeats: Tensor
     reconstruction: Tensor
     indexer: Tensor
+    next_item: Tensor
+    """Of the items that followed, scored beside codes; 0 where the network scores none."""
     kept: float
     kept_at: tuple[float, ...] = ()
     """As `kept_sums`."""
 
-    def total(self, reconstruction_weight: float, repeat_weight: float) -> Tensor:
+    def total(
+        self, reconstruction_weight: float, repeat_weight: float, next_item_weight: float = 1.0
+    ) -> Tensor:
         """The step's objective; the indexer's loss shares no weights with the others, so lambda = 1 couples nothing."""
         weighted = reconstruction_weight * self.reconstruction + repeat_weight * self.repeats
-        return self.next_token + weighted + self.indexer
+        return self.next_token + weighted + self.indexer + next_item_weight * self.next_item
 
 
 def encode_batch(network: Network, batch: Batch) -> tuple[Context, Tensor]:
@@ -58,7 +63,8 @@ def batch_losses(network: Network, trie: Trie, batch: Batch, stage: Stage) -> Lo
         indexer = torch.stack(trace.losses).sum()
         kept = float(torch.cat(trace.kept).mean())
         kept_at = kept_sums(trace, batch)
-    return Losses(next_token, repeats, reconstruction, indexer, kept, tuple(kept_at))
+    next_item = next_item_loss(network, context.recent, batch)
+    return Losses(next_token, repeats, reconstruction, indexer, next_item, kept, tuple(kept_at))
 
 
 def kept_sums(trace: IndexerTrace, batch: Batch) -> list[float]:

@@ -22,6 +22,8 @@ class StepMetrics:
     reconstruction_loss: float | None = None
     repeat_loss: float | None = None
     """Listwise, of the repeats' scores; all that stage "repeats" has."""
+    next_item_loss: float | None = None
+    """None where the network scores no items."""
     indexer_loss: float | None = None
     kept_attention_mass: float | None = None
     """Of the dense attention, what the indexers' top-k keeps."""

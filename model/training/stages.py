@@ -26,14 +26,13 @@ VALIDATION_SHARE = 0.01
 """Of a time budget: the most that one pass over the validation batches takes, beyond its first batch."""
 _GATE_RATE_FACTOR = 20.0
 _SCORES_RATE_FACTOR = 0.25  # they come trained from the stage before
-_TABLES_RATE_FACTOR = 0.1
 _WEIGHT_DECAY = 0.05
 
 
-def _parameter_groups(network: Network) -> list[_ParameterGroup]:
+def _parameter_groups(network: Network, table_rate: float) -> list[_ParameterGroup]:
     """Clipped one by one: the indexers' gradients must not scale the others'.
 
-    A single number may move faster; tables that start from item vectors move slowly, or they learn users by heart.
+    A single number may move faster; tables that start from item vectors move slowly by default, or they learn users by heart.
     """
     indexer = [p for name, p in network.named_parameters() if ".indexer." in name]
     scores = [*network.repeats.score.parameters(), network.repeats.item_score.weight]
@@ -44,7 +43,7 @@ def _parameter_groups(network: Network) -> list[_ParameterGroup]:
     return [
         _ParameterGroup(others, weight_decay=_WEIGHT_DECAY),
         _ParameterGroup(indexer),
-        _ParameterGroup(tables, _TABLES_RATE_FACTOR),
+        _ParameterGroup(tables, table_rate),
         _ParameterGroup(gate, _GATE_RATE_FACTOR),
         _ParameterGroup(scores, _SCORES_RATE_FACTOR),
     ]
@@ -70,7 +69,7 @@ class StageRunner:
         self._network, self._builder, self._config, self._around = network, builder, config, around
         self._budget, self._workers, self._log = around.budget, around.workers, around.log
         self._run, self._state, self._spent = run, run.state, 0.0
-        self._optimiser = Optimiser(network, _parameter_groups(network))
+        self._optimiser = Optimiser(network, _parameter_groups(network, config.table_rate))
         self._steps = Steps(network, trie, builder, config, self._optimiser, around)
         self._optimiser.load(run.tensors)
         self._validates = True
@@ -187,4 +186,4 @@ class StageRunner:
     @staticmethod
     def _watched(stage: Stage, losses: Losses) -> float:
         """The loss whose convergence ends the stage."""
-        return float(losses.indexer if stage == "indexer" else losses.next_token)
+        return float(losses.indexer if stage == "indexer" else losses.next_token + losses.next_item)

@@ -64,7 +64,9 @@ class Steps:
         self._network, self._trie, self._builder = network, on_device(trie, around.device), builder
         self._config, self._optimiser = config, optimiser
         self._workers, self._device = around.workers, around.device
-        self._draws = StepDraws(builder.histories, config.seed, config.batch_size)
+        self._draws = StepDraws(
+            builder.histories, config.seed, config.batch_size, config.newest_cuts
+        )
         self.precision: Precision = "fp32"
 
     def make(self, step: int, stage: Stage, spent: float) -> tuple[StepMetrics, float]:
@@ -78,7 +80,13 @@ class Steps:
         norm = self._optimiser.step(rate, self._workers)
         own = [
             float(loss.detach())
-            for loss in (losses.next_token, losses.reconstruction, losses.repeats, losses.indexer)
+            for loss in (
+                losses.next_token,
+                losses.reconstruction,
+                losses.repeats,
+                losses.indexer,
+                losses.next_item,
+            )
         ]
         num_tokens = batch.mask.sum() + (batch.target_weights > 0).sum() * self._trie.num_levels
         kept_at = losses.kept_at or (0.0,) * (2 * len(KEPT_AT))
@@ -90,8 +98,9 @@ class Steps:
             reconstruction_loss=figures[1],
             repeat_loss=figures[2],
             indexer_loss=None if stage == "dense" else figures[3],
-            kept_attention_mass=None if math.isnan(figures[4]) else figures[4],
-            **{f"kept_{k}": mass for k, mass in _kept_means(figures[5:]).items()},
+            next_item_loss=figures[4] if config.network.next_item.enabled else None,
+            kept_attention_mass=None if math.isnan(figures[5]) else figures[5],
+            **{f"kept_{k}": mass for k, mass in _kept_means(figures[6:]).items()},
             learning_rate=rate,
             gradient_norm=norm,
             tokens_per_s=round(tokens / (time.perf_counter() - started), 1),
@@ -143,7 +152,10 @@ class Steps:
         self._optimiser.forget_gradients()
 
     def _total(self, losses: Losses) -> Tensor:
-        return losses.total(self._config.reconstruction_weight, self._config.repeat_weight)
+        config = self._config
+        return losses.total(
+            config.reconstruction_weight, config.repeat_weight, config.next_item_weight
+        )
 
     @torch.inference_mode()
     def affordable(self, validation: Sequence[Batch], limit_s: float) -> int:

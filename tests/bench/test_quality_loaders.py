@@ -66,7 +66,7 @@ def test_sequences_are_read_in_order_with_their_items(data: Path) -> None:
     assert ids[task.validation_cuts].tolist() == [20, 30]
     assert sorted(task.training.rows["item_id"].tolist()) == [10, 20, 30]
     assert task.items.counts.tolist() == [1, 1, 1, 0]
-    assert task.items.titles == ["ten", "twenty", "thirty", "forty"]
+    assert task.items.titles == ["ten a", "twenty b", "thirty a", "forty"]
     tags = dict(zip(task.items.item_ids.tolist(), task.items.tags.tolist(), strict=True))
     assert tags[10] == tags[30] != tags[20]
     assert not task.repeats

@@ -23,7 +23,7 @@ from model.training.budget import Budget
 from model.training.config import StageRules, TrainConfig
 from model.training.convergence import Convergence
 from model.training.devices import on_device
-from model.training.histories import build_histories
+from model.training.histories import build_histories, draw_cuts
 from model.training.losses import Stage, batch_losses
 from model.training.precision import Precision, faster_precision
 from model.training.train import train
@@ -52,6 +52,36 @@ def test_each_users_last_basket_is_held_out(event_log: EventLog) -> None:
         assert (
             histories.basket_end[cut] == cut + BASKET_LEN == histories.train_end[cut] + BASKET_LEN
         )
+
+
+def test_users_who_are_not_evaluated_are_trained_on_to_the_end(event_log: EventLog) -> None:
+    histories = build_histories(event_log, num_held_out=5, seed=1)
+    assert len(histories.held_out_cuts) == 5
+    held_out = set(histories.users[histories.held_out_cuts].tolist())
+    for user in range(NUM_USERS):
+        rows = np.flatnonzero(histories.users == user)
+        expected = rows[-1] + 1 - BASKET_LEN * (user in held_out)
+        assert set(histories.train_end[rows].tolist()) == {expected}
+    assert len(histories.train_cuts) == NUM_USERS * (NUM_BASKETS - 1) - 5
+    again = build_histories(event_log, num_held_out=5, seed=1).held_out_cuts
+    assert again.tolist() == histories.held_out_cuts.tolist()
+    assert len(build_histories(event_log, num_held_out=10_000).held_out_cuts) == NUM_USERS
+
+
+def test_some_cuts_are_their_users_last_ones(event_log: EventLog) -> None:
+    histories = build_histories(event_log, num_held_out=5)
+    last = {
+        int(histories.train_cuts[histories.users[histories.train_cuts] == user].max())
+        for user in range(NUM_USERS)
+    }
+    drawn = np.concatenate(
+        draw_cuts(histories, 4_000, 40, np.random.default_rng(0), newest_share=0.5)
+    )
+    assert set(drawn.tolist()) <= set(histories.train_cuts.tolist())
+    anyway = 1 / NUM_BASKETS
+    assert np.isin(drawn, list(last)).mean() == pytest.approx(0.5 + 0.5 * anyway, abs=0.05)
+    (always,) = draw_cuts(histories, 50, 50, np.random.default_rng(0), newest_share=1.0)
+    assert set(always.tolist()) <= last
 
 
 def test_contexts_are_cut_like_the_fold_cuts(event_log: EventLog, builder: BatchBuilder) -> None:

@@ -1,0 +1,66 @@
+"""Our own ranker where histories are sequences without repeats and the next item is asked for (Amazon, MovieLens-1M)."""
+
+from dataclasses import dataclass
+
+from bench.quality.gemstream_ranker import Gemstream
+from bench.quality.task import Task
+from model.features import FeatureConfig
+from model.layers import LayerConfig
+from model.network import NetworkConfig
+from model.next_item import NextItemConfig
+from model.repeats import RepeatConfig
+from model.tokenizer.item_vectors import ItemVectorConfig
+from model.training.config import StageRules, TrainConfig
+
+
+@dataclass(frozen=True, kw_only=True)
+class Shape:
+    """What differs between short sequences over many items and long ones over few."""
+
+    batch_size: int
+    targets: int
+    """Of the codes, from as many interactions behind a cut."""
+    positions: int
+    width: int = 64
+    dropout: float = 0.2
+
+
+_SHORT_LEN = 64
+SHORT = Shape(batch_size=128, targets=1, positions=20)
+LONG = Shape(batch_size=32, targets=8, positions=200)
+
+
+class NextItemGemstream(Gemstream):
+    """Items beside codes, no repeat path; chosen on validation items."""
+
+    def __init__(self) -> None:
+        """Nothing is learnt yet."""
+        super().__init__("gemstream_next")
+
+    def config(self, task: Task) -> TrainConfig:
+        """By how long the sequences are."""
+        return config_of(LONG if task.segments.recent_len > _SHORT_LEN else SHORT)
+
+
+def config_of(shape: Shape) -> TrainConfig:
+    """The settings for one shape of sequences."""
+    return TrainConfig(
+        network=NetworkConfig(
+            layer=LayerConfig(width=shape.width, ffn_width=2 * shape.width, dropout=shape.dropout),
+            features=FeatureConfig(item_buckets=49_152, item_hashes=2),
+            repeats=RepeatConfig(enabled=False),
+            next_item=NextItemConfig(
+                enabled=True, dropout=shape.dropout, positions=shape.positions
+            ),
+            recent_layers=2,
+        ),
+        items=ItemVectorConfig(text_weight=1.0),
+        stages=StageRules(shares=(0.9, 0.02, 0.08), patience=20),
+        min_item_count=1,
+        batch_size=shape.batch_size,
+        targets=shape.targets,
+        target_window=shape.targets,
+        newest_cuts=0.5,
+        table_rate=1.0,
+        repeat_share=0.0,
+    )

@@ -1,0 +1,38 @@
+"""Scores the items of one catalogue beside their codes, for users whose recent interactions are encoded.
+
+Shapes: B contexts, R recent interactions, N items, S SIDs, H width.
+"""
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from model.catalogue import Catalogue
+from model.network import Network
+from model.next_item import ItemRows, NextItems
+
+
+class ItemScorer:
+    """Holds the vectors of a catalogue's items; nothing where the network scores none."""
+
+    def __init__(self, network: Network, catalogue: Catalogue) -> None:
+        """Gathers N vectors once."""
+        self.catalogue = catalogue
+        self._next_item = network.next_item
+        if self._next_item is None:
+            return
+        rows = ItemRows.of(catalogue, network.config.features)
+        self._log_shares_N = rows.log_shares
+        self._vectors_NH = network.features.item_vectors(rows.rows)
+        self._bucket_starts = torch.from_numpy(catalogue.bucket_starts)
+
+    def score(self, recent: Sequence[Tensor]) -> NextItems | None:
+        """For the encoded recent interactions [R, H] of some users; one without any has weight 0."""
+        if self._next_item is None:
+            return None
+        nothing_H = self._vectors_NH.new_zeros(self._vectors_NH.shape[1])
+        newest_BH = torch.stack([one[-1] if len(one) else nothing_H for one in recent])
+        present_B = torch.tensor([len(one) > 0 for one in recent])
+        log_probs_BN = self._next_item(newest_BH, self._vectors_NH, self._log_shares_N)
+        return NextItems.of(log_probs_BN, self._next_item.weight * present_B, self._bucket_starts)
