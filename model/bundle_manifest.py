@@ -8,8 +8,6 @@ from typing import Any
 from model.errors import BundleError
 
 FORMAT_VERSION = 5
-_OLDEST_READ = 4
-"""It lacks settings alone, which have defaults."""
 MANIFEST = "bundle.json"
 _VERSION_DIGITS = 12
 _KEYS: dict[str, type] = {
@@ -41,9 +39,9 @@ def read_manifest(path: Path) -> tuple[str, dict[str, Any]]:
         raise _damaged(path, f"no JSON at line {error.lineno}, column {error.colno}") from error
     except (KeyError, TypeError) as error:
         raise _damaged(path, "it lacks format_version") from error
-    if found not in range(_OLDEST_READ, FORMAT_VERSION + 1):
+    if found != FORMAT_VERSION:
         raise BundleError(
-            f"{path} has bundle format {found}; this release reads formats {_OLDEST_READ} to {FORMAT_VERSION}: "
+            f"{path} has bundle format {found}; this release reads format {FORMAT_VERSION}: "
             "make a new one with `gemstream train`"
         )
     for name, kind in _KEYS.items():

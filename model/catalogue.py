@@ -75,6 +75,7 @@ class Catalogue:
         }
         self.item_ids: npt.NDArray[np.uint64] = self.columns["item_ids"]
         self.counts: npt.NDArray[np.int64] = self.columns["counts"]
+        self._by_popularity: npt.NDArray[np.int64] | None = None
         self._index_items()
         self._index_buckets()
 
@@ -164,7 +165,9 @@ class Catalogue:
 
     def by_popularity(self) -> npt.NDArray[np.int64]:
         """Indices of items, most events first; ties by item id."""
-        return self._by_id[np.argsort(-self.counts[self._by_id], kind="stable")]
+        if self._by_popularity is None:
+            self._by_popularity = self._by_id[np.argsort(-self.counts[self._by_id], kind="stable")]
+        return self._by_popularity
 
     def __iter__(self) -> Iterator[CatalogueItem]:
         """All items, in (SID, popularity) order."""

@@ -25,6 +25,9 @@ class QuasiLinearAttention(nn.Module):
     instead of their linear one (sparse + low-rank, as in Scatterbrain). Which keys are best is decided with a static
     query, made of learnable parameters alone: a query that depends on what earlier layers read would choose other keys
     with every new chunk, and the choice would not add up.
+
+    Starts as a copying device, as `Attention` does: the output projection undoes the value projection, so that what is
+    read lies where items and codes lie from the first step on.
     """
 
     def __init__(self, layer: LayerConfig, delta: Delta, top_r: int) -> None:
@@ -37,6 +40,9 @@ class QuasiLinearAttention(nn.Module):
         self.to_value = nn.Linear(width, width, bias=False)
         self.out = nn.Linear(width, width, bias=False)
         self.state_norm = nn.RMSNorm((head_width, head_width), eps=1e-8)
+        with torch.no_grad():
+            nn.init.orthogonal_(self.to_value.weight)
+            self.out.weight.copy_(0.5 * self.to_value.weight.T)
 
     def accumulate(
         self,

@@ -64,7 +64,7 @@ class Query:
     """SIDs that the search keeps; None: the recommender's own."""
     filter: ItemFilter = field(default_factory=ItemFilter)
     repeats: bool = True
-    """Whether what the user had before may win by having been had; off, the generator alone decides."""
+    """Whether what the user had before may win by having been had; off, the generator and what is popular decide."""
 
     def __post_init__(self) -> None:
         """Check the sizes."""

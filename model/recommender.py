@@ -166,7 +166,10 @@ class Recommender:
         blocked = view.blocked(query.filter)
         evidence, mixture = self._evidence(context, view.catalogue)
         if not query.repeats:
-            mixture = self._mixture(evidence, torch.ones_like(evidence.items, dtype=torch.bool))
+            blocked_candidates = ~evidence.new
+            if blocked is not None:
+                blocked_candidates |= torch.from_numpy(blocked)[evidence.items]
+            mixture = self._mixture(evidence, blocked_candidates)
         elif blocked is not None:
             mixture = self._mixture(evidence, torch.from_numpy(blocked)[evidence.items])
         return _Request(
@@ -193,6 +196,7 @@ class Recommender:
                 catalogue,
                 config.features.item_buckets,
                 config.repeats.max_candidates,
+                config.repeats.max_popular_candidates,
             )
             evidence = self.bundle.network.repeat_evidence(candidates, context.bos)
             context.evidence = (catalogue, evidence, self._mixture(evidence, None))
@@ -204,10 +208,10 @@ class Recommender:
         """Per request of the same width its answer; None where a wider search might find more or better ones."""
         catalogue, trie, per_code = view.catalogue, view.trie, group[0].per_code
         contexts = [request.context for request in group]
-        mixture = replace(
-            RepeatMixture.join([request.mixture for request in group]),
-            next_items=self._next_items(contexts, catalogue),
-        )
+        mixture = RepeatMixture.join([request.mixture for request in group])
+        next_items = self._next_items(contexts, catalogue)
+        if next_items is not None:
+            mixture = replace(mixture, next_items=next_items)
         scorer = Scorer(self.bundle.network, self._engine, contexts, check)
         limits = Limits(per_code, _blocked_nodes(group, view))
         width = min(group[0].width, trie.num_sids)

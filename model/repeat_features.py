@@ -1,4 +1,4 @@
-"""Item statistics to candidates for repetition: which items of a history, and what is known of each.
+"""Item statistics to candidates: the items of a history, popular ones that it lacks, and what is known of each.
 
 Shapes: B contexts, N candidates, F features.
 """
@@ -13,24 +13,31 @@ from torch import Tensor
 
 from model.catalogue import Catalogue
 from model.features import hash_buckets
+from model.kind_features import NUM_KIND_FEATURES, kind_features
 from state.item_statistics import (
     DAY_MS,
     HALF_LIVES_DAYS,
+    STATISTICS,
     ItemStatistics,
     Records,
     decayed_counts,
     strongest,
 )
 
-NUM_FEATURES = 2 * len(HALF_LIVES_DAYS) + 12
+_NUM_OWN_FEATURES = 2 * len(HALF_LIVES_DAYS) + 14
+NUM_FEATURES = _NUM_OWN_FEATURES + 2 * NUM_KIND_FEATURES
 STRENGTH = len(HALF_LIVES_DAYS) - 1
 """The feature that is the log of the count under the longest half-life."""
+SINCE_LAST = 2 * len(HALF_LIVES_DAYS) + 5
+"""The feature that is the log of one and the days since the item came last."""
+NEW = _NUM_OWN_FEATURES - 1
+"""The feature that is 1 for items that the history lacks, else 0."""
 _SMALLEST_COUNT = 1e-3
 
 
 @dataclass(frozen=True)
 class RepeatCandidates:
-    """Distinct items of some contexts' whole histories."""
+    """Distinct items of some contexts' whole histories, then popular ones that these lack."""
 
     items: Tensor
     """[B, N]: catalogue indices; -1 is padding."""
@@ -46,36 +53,76 @@ class RepeatCandidates:
         """[B, N]: true where there is a candidate."""
         return self.items >= 0
 
+    @property
+    def new(self) -> Tensor:
+        """[B, N]: true where the history lacks the candidate."""
+        return self.features[..., NEW] > 0
+
 
 def repeat_candidates(
     statistics: Sequence[ItemStatistics],
     catalogue: Catalogue,
     item_buckets: int,
     max_items: int,
+    max_popular: int = 0,
 ) -> RepeatCandidates:
     """The strongest items of each context that the catalogue has and that were not, at last, disliked.
 
-    `item_buckets` are table rows.
+    With them the most popular of the catalogue, as far as the history lacks them; none without a history. `item_buckets`
+    are table rows.
     """
-    chosen = [_choose(context, catalogue, max_items) for context in statistics]
+    chosen = [_choose(context, catalogue, max_items, max_popular) for context in statistics]
     num_columns = max((len(items) for items in chosen), default=0)
     indices = np.full((len(chosen), num_columns), -1)
     features = np.zeros((len(chosen), num_columns, NUM_FEATURES), np.float32)
     for row, (context, items) in enumerate(zip(statistics, chosen, strict=True)):
         if len(items):
-            indices[row, : len(items)] = catalogue.find(items["item_id"])
-            features[row, : len(items)] = repeat_features(context.history, items)
+            found = catalogue.find(items["item_id"])
+            indices[row, : len(items)] = found
+            features[row, : len(items)] = np.concatenate(
+                [
+                    repeat_features(context.history, items),
+                    *(
+                        kind_features(context.history, items, catalogue.columns[kind][found])
+                        for kind in ("tags", "author_ids")
+                    ),
+                ],
+                1,
+            )
     sids = np.where(indices >= 0, catalogue.bucket_of_item[indices], -1)
     rows = hash_buckets(np.where(indices >= 0, catalogue.item_ids[indices], 0), item_buckets)
     return RepeatCandidates(*map(torch.from_numpy, (indices, sids, rows, features)))
 
 
-def _choose(context: ItemStatistics, catalogue: Catalogue, max_items: int) -> Records:
+def _choose(
+    context: ItemStatistics, catalogue: Catalogue, max_items: int, max_popular: int
+) -> Records:
     items = context.items
     known = catalogue.find(items["item_id"]) >= 0
-    if len(context.disliked):
-        known &= ~np.isin(items["item_id"], context.disliked["item_id"])
-    return strongest(items[known], max_items)
+    disliked = context.disliked["item_id"]
+    if len(disliked):
+        known &= ~np.isin(items["item_id"], disliked)
+    had = strongest(items[known], max_items)
+    if not (max_popular and len(context.history)):
+        return had
+    popular = catalogue.item_ids[catalogue.by_popularity()[:max_popular]]
+    lacked = popular[~np.isin(popular, np.concatenate([items["item_id"], disliked]))]
+    return _joined(had, _never_had(context.history, lacked))
+
+
+def _never_had(history: Records, item_ids: npt.NDArray[np.uint64]) -> Records:
+    """Records of no count, as if they had come just before the history began."""
+    records = np.zeros(len(item_ids), STATISTICS)
+    records["item_id"] = item_ids
+    records["count"] = records["visits"] = 1
+    records["first_time_ms"] = records["last_time_ms"] = history["first_time_ms"][0]
+    return records
+
+
+def _joined(had: Records, lacked: Records) -> Records:
+    records = np.empty(len(had) + len(lacked), STATISTICS)
+    records[: len(had)], records[len(had) :] = had, lacked
+    return records
 
 
 def repeat_features(history: Records, items: Records) -> npt.NDArray[np.float32]:
@@ -83,7 +130,7 @@ def repeat_features(history: Records, items: Records) -> npt.NDArray[np.float32]
 
     Logarithms of: decayed counts, their shares of the history's; interactions, visits, share of visits, the history's
     visits and interactions; days and visits since the last one; mean interval, whether there is one, how long overdue;
-    days since the first; the history's own mean interval.
+    days since the first; the history's own mean interval, interactions per visit; and whether the history lacks the item.
     """
     now_ms, num_visits = history["last_time_ms"][0], float(history["visits"][0])
     counts = decayed_counts(items, np.full(len(items), now_ms)) + _SMALLEST_COUNT
@@ -108,5 +155,7 @@ def repeat_features(history: Records, items: Records) -> npt.NDArray[np.float32]
         np.where(again, since_last - interval, 0),
         np.log1p((now_ms - items["first_time_ms"]) / DAY_MS),
         np.full(len(items), np.log1p(history_days / num_visits)),
+        np.full(len(items), np.log(history["count"][0] / num_visits)),
+        items["last_visit"] == 0,
     ]
     return np.stack(columns, 1).astype(np.float32)

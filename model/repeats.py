@@ -1,7 +1,7 @@
-"""Repeats: the probability that a user takes again what is in the history, beside the generator's own.
+"""Repeats: the probability that a user takes again what is in the history, or what all take, beside the generator's own.
 
-P(SID) = (1 - g) P_generator(SID) + g P_repeat(SID). P_repeat is a softmax over the distinct items of the whole history of
-a learned score s: from the statistics of user and item, from the item alone, from how the BOS state meets the item. The
+P(SID) = (1 - g) P_generator(SID) + g P_repeat(SID). P_repeat is a softmax over the distinct items of the whole history, and
+popular ones that it lacks, of a learned score s: from the statistics of user and item, from the item alone, from how the BOS state meets the item. The
 gate weighs that evidence against the generator, g / (1 - g) = e^b sum_i e^s_i with b from the BOS state: it begins with
 e^s = the item's decayed count, so counts smoothed by e^-b draws from the generator. (A pointer-generator after See et al.
 2017, over items.)
@@ -22,12 +22,16 @@ from torch.nn import functional
 from model.errors import ModelConfigError
 from model.layers import LayerConfig
 from model.next_item import NextItems
-from model.repeat_features import NUM_FEATURES, STRENGTH, RepeatCandidates
+from model.repeat_features import NUM_FEATURES, SINCE_LAST, STRENGTH, RepeatCandidates
+from state.item_statistics import HALF_LIVES_DAYS
 
 _NEVER = -1e9
 _FIRST_LOG_SMOOTHING = 4.6  # the generator weighs as much as a hundred interactions
 _PRIOR_RETURNING, _PRIOR_BUYERS, _PRIOR_RECENT = 2.0, 20.0, 0.5
-_NUM_ITEM_FEATURES = 3
+_PRIOR_INTERVALS, _PRIOR_LOG_INTERVAL = 10.0, 3.0  # three weeks, where nothing is known
+NUM_ITEM_COUNTS = 7
+_NUM_ITEM_FEATURES = 7
+_NUM_SIMILARITIES = len(HALF_LIVES_DAYS)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,11 +42,13 @@ class RepeatConfig:
     """Off where nobody takes anything twice: nothing is a candidate then."""
     max_items: int = 512
     """Strongest items of a user: kept in the summary, and candidates of a request."""
+    max_popular: int = 300
+    """Most popular items of the catalogue: candidates of a request, too, where the history lacks them. 0: none."""
     max_favoured: int = 20
     """Most probable candidates of a request that count in full when items are ranked."""
-    tail_weight: float = 0.1
-    """Of all other candidates; 1: as probable as they are."""
-    hidden_width: int = 32
+    tail_weight: float = 0.03
+    """Of all other candidates that the history holds; 1: as probable as they are."""
+    hidden_width: int = 64
 
     def __post_init__(self) -> None:
         """Check the sizes, and that the weight is above 0 and at most 1."""
@@ -51,6 +57,10 @@ class RepeatConfig:
                 f"max_items is {self.max_items}, max_favoured {self.max_favoured} and hidden_width {self.hidden_width}; "
                 "each must be at least 1"
             )
+        if self.max_popular < 0:
+            raise ModelConfigError(
+                f"max_popular of repeats is {self.max_popular}; it must be at least 0"
+            )
         if not 0 < self.tail_weight <= 1:
             raise ModelConfigError(
                 f"tail_weight of repeats is {self.tail_weight}; it must be above 0 and at most 1"
@@ -58,8 +68,13 @@ class RepeatConfig:
 
     @property
     def max_candidates(self) -> int:
-        """Of a request."""
+        """That a request's history holds."""
         return self.max_items if self.enabled else 0
+
+    @property
+    def max_popular_candidates(self) -> int:
+        """Beside them."""
+        return self.max_popular if self.enabled else 0
 
 
 @dataclass(frozen=True)
@@ -76,6 +91,8 @@ class RepeatMixture:
     """[B, N]: as in RepeatCandidates."""
     shares: Tensor
     """[B, N]: P_repeat of each candidate; they sum to one where there is any."""
+    new: Tensor
+    """[B, N]: true where the history lacks the candidate."""
     next_items: NextItems | None = None
     """With the codes, it makes the generator's probabilities."""
 
@@ -100,15 +117,17 @@ class RepeatMixture:
             joined([mixture.items for mixture in mixtures], -1),
             joined([mixture.sids for mixture in mixtures], -1),
             joined([mixture.shares for mixture in mixtures], 0),
+            joined([mixture.new for mixture in mixtures], False),
         )
 
     def favouring(self, config: RepeatConfig) -> "RepeatMixture":
-        """P_repeat as items are ranked by it: the tail behind the most probable candidates is discounted. g stays."""
+        """P_repeat as items are ranked by it: what was had is discounted behind the most probable candidates. g stays."""
         most = config.max_favoured
         if self.shares.shape[1] <= most or config.tail_weight == 1:
             return self
         last_B1 = self.shares.topk(most, dim=1).values[:, -1:]
-        weighed_BN = self.shares * torch.where(self.shares >= last_B1, 1.0, config.tail_weight)
+        full_BN = (self.shares >= last_B1) | self.new
+        weighed_BN = self.shares * torch.where(full_BN, 1.0, config.tail_weight)
         return replace(self, shares=weighed_BN / weighed_BN.sum(1, keepdim=True).clamp(min=1e-30))
 
     def mix(self, log_generator_BT: Tensor, repeat_share_BT: Tensor) -> Tensor:
@@ -153,6 +172,8 @@ class RepeatEvidence:
     """[B, N]: s; anything in padding."""
     bias: Tensor
     """[B]: b"""
+    new: Tensor
+    """[B, N]: true where the history lacks the candidate."""
 
     def mixture(self, blocked_BN: Tensor | None = None) -> RepeatMixture:
         """Of the candidates that are not blocked. Contexts without any leave everything to the generator."""
@@ -169,25 +190,29 @@ class RepeatEvidence:
             self.items,
             self.sids,
             scores_BN.softmax(-1) * real_BN,
+            self.new,
         )
 
 
 class Repeats(nn.Module):
-    """Scores of items that a user had, and the gate."""
+    """Scores of items that a user had or that are popular, and the gate."""
 
     item_counts: Tensor
-    """[I, 3]"""
+    """[I, 7]: as in `set_item_counts`."""
     feature_mean: Tensor
     feature_scale: Tensor
+    vector_mean: Tensor
+    """[H]: of the item table, by how often items are candidates."""
 
     def __init__(self, layer: LayerConfig, config: RepeatConfig, item_buckets: int) -> None:
         """Decayed counts, to begin with; `item_buckets` as in the item table, whose rows candidates are known by."""
         super().__init__()
         last = nn.Linear(config.hidden_width, 1)
-        num_features = NUM_FEATURES + _NUM_ITEM_FEATURES
-        self.register_buffer("item_counts", torch.zeros(item_buckets, _NUM_ITEM_FEATURES))
+        num_features = NUM_FEATURES + _NUM_ITEM_FEATURES + _NUM_SIMILARITIES
+        self.register_buffer("item_counts", torch.zeros(item_buckets, NUM_ITEM_COUNTS))
         self.register_buffer("feature_mean", torch.zeros(num_features))
         self.register_buffer("feature_scale", torch.ones(num_features))
+        self.register_buffer("vector_mean", torch.zeros(layer.width))
         self.score = nn.Sequential(
             nn.Linear(num_features, config.hidden_width),
             nn.SiLU(),
@@ -209,42 +234,75 @@ class Repeats(nn.Module):
     ) -> RepeatEvidence:
         """From the candidates, their vectors in the item table, and the decoder's BOS state."""
         met_BN1 = vectors_BNH @ self.to_query(bos_BH)[..., None]
-        scores_BN = self.scores(candidates) + met_BN1[..., 0] / vectors_BNH.shape[-1] ** 0.5
-        return RepeatEvidence(candidates.items, candidates.sids, scores_BN, self.gate(bos_BH)[:, 0])
+        scores_BN = (
+            self.scores(candidates, vectors_BNH) + met_BN1[..., 0] / vectors_BNH.shape[-1] ** 0.5
+        )
+        return RepeatEvidence(
+            candidates.items, candidates.sids, scores_BN, self.gate(bos_BH)[:, 0], candidates.new
+        )
 
-    def shares(self, candidates: RepeatCandidates) -> Tensor:
+    def shares(self, candidates: RepeatCandidates, vectors_BNH: Tensor) -> Tensor:
         """[B, N]: P_repeat, were there no context."""
-        scores_BN = self.scores(candidates).masked_fill(~candidates.real, _NEVER)
+        scores_BN = self.scores(candidates, vectors_BNH).masked_fill(~candidates.real, _NEVER)
         return scores_BN.softmax(-1) * candidates.real
 
-    def scores(self, candidates: RepeatCandidates) -> Tensor:
+    def scores(self, candidates: RepeatCandidates, vectors_BNH: Tensor) -> Tensor:
         """[B, N]: what statistics and items say, whatever the context."""
-        features = (self._all_features(candidates) - self.feature_mean) / self.feature_scale
+        features = (
+            self._all_features(candidates, vectors_BNH) - self.feature_mean
+        ) / self.feature_scale
         learned_BN = self.score(features)[..., 0] + self.item_score(candidates.rows)[..., 0]
         return candidates.features[..., STRENGTH] + learned_BN
 
-    def _all_features(self, candidates: RepeatCandidates) -> Tensor:
-        """[B, N, F + 3]: of user and item, then of the item: share of buyers who returned, popularity, buyers."""
-        buyers, returning, recent = self.item_counts[candidates.rows].unbind(-1)
+    def _all_features(self, candidates: RepeatCandidates, vectors_BNH: Tensor) -> Tensor:
+        """[B, N, F + 11]: of user and item; of the item; how overdue it is by its own mean interval; `_similarities`.
+
+        Of the item: share of buyers who returned; popularity over one, four and eight weeks; buyers; mean interval.
+        """
+        counts = self.item_counts[candidates.rows]
+        buyers, returning, intervals, log_intervals = counts[..., :4].unbind(-1)
+        interval = (log_intervals + _PRIOR_INTERVALS * _PRIOR_LOG_INTERVAL) / (
+            intervals + _PRIOR_INTERVALS
+        )
+        overdue = (candidates.features[..., SINCE_LAST] - interval) * ~candidates.new
         of_item = torch.stack(
             [
                 ((returning + _PRIOR_RETURNING) / (buyers + _PRIOR_BUYERS)).log(),
-                (recent + _PRIOR_RECENT).log(),
+                *(counts[..., 4:] + _PRIOR_RECENT).log().unbind(-1),
                 (buyers + 1).log(),
+                interval,
+                overdue,
             ],
             -1,
         )
-        return torch.cat([candidates.features, of_item], -1)
+        similarities = self._similarities(candidates, vectors_BNH.detach())
+        return torch.cat([candidates.features, of_item, similarities], -1)
+
+    def _similarities(self, candidates: RepeatCandidates, vectors_BNH: Tensor) -> Tensor:
+        """[B, N, 4], of items that the history lacks: cosine with the history's items, weighed by each decayed count.
+
+        0 for those it holds: they are part of what they would be compared with.
+        """
+        had_BN1 = (candidates.real & ~candidates.new)[..., None]
+        weights_BNK = candidates.features[..., :_NUM_SIMILARITIES].exp() * had_BN1
+        centred_BNH = functional.normalize(vectors_BNH - self.vector_mean, dim=-1)
+        tastes_BHK = functional.normalize(centred_BNH.mT @ weights_BNK, dim=1)
+        return (centred_BNH @ tastes_BHK) * candidates.new[..., None]
 
     @torch.no_grad()
     def set_item_counts(self, rows: Tensor, counts: Tensor) -> None:
-        """What training saw of items: buyers, those who returned, interactions lately. Items in one row are added up."""
+        """[R, 7], what training saw of items; those in one row are added up.
+
+        Buyers, those who returned, intervals between visits, as often the logarithm of one and the user's mean interval in days, interactions of the
+        last one, four and eight weeks.
+        """
         self.item_counts.zero_().index_add_(0, rows, counts.float())
 
     @torch.no_grad()
-    def standardise(self, candidates: RepeatCandidates) -> None:
-        """Fix the features' means and scales by a sample of contexts."""
-        features = self._all_features(candidates)[candidates.real]
-        if len(features):
+    def standardise(self, candidates: RepeatCandidates, vectors_BNH: Tensor) -> None:
+        """Fix the means of vectors, and the features' means and scales, by a sample of contexts."""
+        if candidates.real.any():
+            self.vector_mean.copy_(vectors_BNH[candidates.real].mean(0))
+            features = self._all_features(candidates, vectors_BNH)[candidates.real]
             self.feature_mean.copy_(features.mean(0))
             self.feature_scale.copy_(features.std(0, correction=0).clamp(min=0.1))

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from bench.quality.intervals import Estimate, estimate
-from bench.quality.metrics import METRICS, Scores, by_length, by_reach, score
+from bench.quality.metrics import METRICS, Scores, by_length, by_reach, by_stratum, score
 from bench.quality.rankings import NONE, as_table
 from bench.quality.registry import make_ranker, module_of
 from bench.quality.results import Question, Result, load_result, save_result
@@ -43,6 +43,7 @@ def compare(run: Run, task: Task, cuts: Index) -> dict[str, Any]:
         figures[name] = {
             **_figures(run, estimates[name], results),
             **_buckets(task, targets, seeds),
+            **_strata(task, cuts, targets, seeds),
             "baskets": len(cuts),
             "users": len(np.unique(targets.users)),
         }
@@ -100,6 +101,13 @@ def _buckets(task: Task, targets: Targets, seeds: list[Scores]) -> dict[str, Any
         f"{name}_by_reach": _mean_of([reach["recall"] for reach in reaches]),
         "targets_by_reach": _mean_of([reach["targets"] for reach in reaches]),
     }
+
+
+def _strata(task: Task, cuts: Index, targets: Targets, seeds: list[Scores]) -> dict[str, Any]:
+    """Means over seeds; nothing where the task tells no strata."""
+    found = [by_stratum(task, cuts, targets, scores.ranks) for scores in seeds]
+    by_name = {name: _mean_of([one[name] for one in found]) for name in found[0]}
+    return {"by_stratum": by_name} if by_name else {}
 
 
 def _mean_of(found: list[dict[str, float]]) -> dict[str, float]:

@@ -80,6 +80,24 @@ def by_reach(task: Task, targets: Targets, ranks: Index, k: int) -> dict[str, di
     }
 
 
+def by_stratum(
+    task: Task, cuts: Index, targets: Targets, ranks: Index
+) -> dict[str, dict[str, float]]:
+    """Per stratum, shares of its targets among the first k, pooled over cuts, of the new ones, too, and their numbers."""
+    figures = {}
+    for name, mask in task.strata.items():
+        chosen = mask[cuts[targets.row]]
+        if not chosen.any():
+            continue
+        found = {"targets": float(chosen.sum()), "new_targets": float((chosen & targets.new).sum())}
+        for k in RECALL_AT:
+            found[f"recall_at_{k}"] = float((ranks[chosen] < k).mean())
+            new = ranks[chosen & targets.new]
+            found[f"new_recall_at_{k}"] = float((new < k).mean()) if len(new) else 0.0
+        figures[name] = found
+    return figures
+
+
 def _per_bucket(
     names: list[str], bucket: Index, value: Callable[[npt.NDArray[np.bool_]], Any]
 ) -> dict[str, float]:

@@ -11,6 +11,10 @@ TASKS = {
     "beauty": "bench.quality.sequences:load_beauty",
     "sports": "bench.quality.sequences:load_sports",
     "toys": "bench.quality.sequences:load_toys",
+    "synthetic": "bench.quality.synthetic.synthetic_task:load_task",
+    "synthetic_without_lifecycle": "bench.quality.synthetic.synthetic_task:load_without_lifecycle",
+    "synthetic_without_session": "bench.quality.synthetic.synthetic_task:load_without_session",
+    "synthetic_shuffled": "bench.quality.synthetic.synthetic_task:load_shuffled",
     "kuairand": "bench.quality.kuairand:load_task",
 }
 RANKERS = {
@@ -26,6 +30,9 @@ RANKERS = {
     "boosted": "bench.quality.boosted:Boosted",
     "sasrec": "bench.quality.sasrec:Sasrec",
     "tiger": "bench.quality.tiger:Tiger",
+    "oracle": "bench.quality.synthetic.rankers:OracleRanker",
+    "gemstream_synthetic": "bench.quality.synthetic.rankers:SyntheticGemstream",
+    "gemstream_synthetic_without_lifecycle": "bench.quality.synthetic.rankers:WithoutLifecycle",
     "gemstream": "bench.quality.gemstream_ranker:Gemstream",
     "gemstream_next": "bench.quality.next_item_ranker:NextItemGemstream",
 }

@@ -34,6 +34,18 @@ def show(console: Console, name: str, figures: dict[str, Any]) -> None:
             for n, f in figures.items()
         }
         _table(console, f"R@20 by {what}", list(columns), rows)
+    for stratum in some.get("by_stratum", {}):
+        strata = {n: f["by_stratum"][stratum] for n, f in figures.items()}
+        first = next(iter(strata.values()))
+        title = f"{stratum}: {first['targets']:.0f} targets, {first['new_targets']:.0f} of them new"
+        columns = ["R@10", "R@20", "R@50", "new R@20", "new R@50"]
+        keys = [f"{column.replace('R@', 'recall_at_').replace(' ', '_')}" for column in columns]
+        _table(
+            console,
+            title,
+            columns,
+            {n: [f"{f[key]:.3f}" for key in keys] for n, f in strata.items()},
+        )
 
 
 def _table(console: Console, title: str, columns: list[str], rows: dict[str, list[str]]) -> None:

@@ -44,7 +44,8 @@ def find_targets(task: Task, cuts: Index) -> Targets:
     pairs = np.unique(row[kept] * num_items + places[positions[kept]])
     row, item = pairs // num_items, pairs % num_items
     users = histories.users[cuts]
-    reach = _reach(histories.users * num_items + places, users[row] * num_items + item, cuts[row])
+    had = np.where(known, histories.users * num_items + places, -1)
+    reach = _reach(had, users[row] * num_items + item, cuts[row])
     return Targets(row, item, reach, users, task.lengths(cuts))
 
 

@@ -1,7 +1,7 @@
 """What is ranked, for whom, what may be learned from, and what a ranker is: the seam of every data set and rival."""
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, Protocol, runtime_checkable
 
@@ -58,6 +58,8 @@ class Task:
 
     length_bounds: tuple[int, ...] = (200, 500, 1_000)
     """Where buckets of history length end."""
+    strata: Mapping[str, npt.NDArray[np.bool_]] = field(default_factory=dict)
+    """Kinds of cuts that figures are told of one by one: per interaction, whether a cut there is of the kind."""
 
     def lengths(self, cuts: Index) -> Index:
         """Interactions before each cut."""

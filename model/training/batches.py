@@ -123,6 +123,7 @@ class BatchBuilder:
             self.catalogue,
             network.features.item_buckets,
             network.repeats.max_candidates,
+            network.repeats.max_popular_candidates,
         )
         return candidates, self._repeat_weights(cuts, candidates)
 

@@ -10,7 +10,7 @@ import torch
 from rich.progress import TaskID
 from torch import Tensor
 
-from model.repeats import Repeats
+from model.network import Network
 from model.training.batches import BatchBuilder
 from model.training.budget import Budget
 from model.training.config import TrainConfig
@@ -36,15 +36,16 @@ class RepeatStage:
 
     def __init__(
         self,
-        repeats: Repeats,
+        network: Network,
         builder: BatchBuilder,
         config: TrainConfig,
         around: Surroundings,
         run: RunProgress,
     ) -> None:
         """A fresh optimiser, or the checkpoint's; randomness comes from the config's seed."""
-        self._repeats, self._builder, self._config = repeats, builder, config
+        self._network, self._builder, self._config = network, builder, config
         self._around, self._run = around, run
+        repeats = network.repeats
         self._parameters = [*repeats.score.parameters(), repeats.item_score.weight]
         self._optimiser = torch.optim.AdamW(
             [
@@ -143,7 +144,9 @@ class RepeatStage:
 
     def _loss(self, cuts: Index) -> Tensor:
         candidates, weights = self._builder.repeats(cuts)
-        return repeat_loss(self._repeats.shares(candidates), weights)
+        with torch.no_grad():  # the item table learns in the later stages
+            vectors_BNH = self._network.features.vid(candidates.rows)
+        return repeat_loss(self._network.repeats.shares(candidates, vectors_BNH), weights)
 
     def _show(self, done: float) -> None:
         state, progress = self._run.state.repeats, self._around.progress

@@ -162,8 +162,8 @@ def _begin(
         return
     if not run.state.repeats.steps:
         describe_items(network.repeats, builder.histories, config.network.features.item_buckets)
-        standardise(network.repeats, builder, config.seed)
-    RepeatStage(network.repeats, builder, config, around, run).run(validation_cuts)
+        standardise(network, builder, config.seed)
+    RepeatStage(network, builder, config, around, run).run(validation_cuts)
 
 
 def _fit(

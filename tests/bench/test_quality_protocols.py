@@ -1,6 +1,7 @@
 """No target is trained on, cuts are where the protocol says, and every ranker is asked the same."""
 
 from collections import defaultdict
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -12,6 +13,7 @@ from bench.quality.rankings import NONE, as_table
 from bench.quality.targets import Targets, find_targets
 from bench.quality.task import NUM_RANKED, Task
 from bench.quality.ties import best_places
+from model.catalogue import ItemTable
 from tests.bench.quality_tasks import (
     START_MS,
     leave_one_out_task,
@@ -103,6 +105,17 @@ def test_reach_is_the_distance_to_the_items_last_time(seed: int) -> None:
     pairs = [(row, item) for row, cut in enumerate(task.cuts) for item in task.targets(int(cut))]
     found = zip(targets.row, task.items.item_ids[targets.item], strict=True)
     assert [tuple(pair) for pair in found] == pairs
+
+
+def test_items_that_are_not_ranked_are_nobodys_last_time() -> None:
+    """Item 7 is not in the table; it lies where item 8 would be found."""
+    task = time_split_task([(1, 7, 1), (1, 5, 2), (1, 8, 30)], validation_day=20, test_day=30)
+    ranked = [place for place, item in enumerate(task.items.item_ids.tolist()) if item != 7]
+    columns = ("item_ids", "author_ids", "tags", "durations_ms", "counts")
+    kept = {name: getattr(task.items, name)[ranked] for name in columns}
+    items = ItemTable(**kept, titles=[""] * len(ranked))
+    targets = find_targets(replace(task, items=items), task.cuts)
+    assert targets.new.tolist() == [True]
 
 
 def test_buckets_of_reach_and_length_hold_their_targets() -> None:

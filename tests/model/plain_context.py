@@ -31,6 +31,7 @@ def plain_mixture(bundle: Bundle, state: UserState, blocked: Mask | None = None)
         bundle.catalogue,
         network.config.features.item_buckets,
         network.config.repeats.max_items,
+        network.config.repeats.max_popular,
     )
     bos = network.decode(whole_context(bundle, state), torch.zeros(1, 1, 0, dtype=torch.int64))
     evidence = network.repeat_evidence(candidates, bos[:, 0, 0])

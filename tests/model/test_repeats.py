@@ -10,16 +10,30 @@ import torch
 from rich.progress import Progress
 
 from model.bundle import Bundle, load_bundle
+from model.features import hash_buckets
+from model.kind_features import kind_features
 from model.layers import LayerConfig
-from model.repeat_features import NUM_FEATURES, STRENGTH, RepeatCandidates, repeat_candidates
+from model.query import Query
+from model.recommender import Recommender
+from model.repeat_features import (
+    NEW,
+    NUM_FEATURES,
+    SINCE_LAST,
+    STRENGTH,
+    RepeatCandidates,
+    repeat_candidates,
+)
 from model.repeats import RepeatConfig, RepeatEvidence, RepeatMixture, Repeats
 from model.training.batches import BatchBuilder
 from model.training.histories import build_histories
 from model.training.losses import encode_batch, repeat_loss
+from model.training.repeat_items import describe_items
 from model.training.train import train
 from state.event_log import EventLog
 from state.interaction import DISLIKE_MASK, INTERACTION, Rows
 from state.item_statistics import DAY_MS, HALF_LIVES_DAYS, empty_statistics, statistics_of
+from tests.model.plain_context import plain_answer
+from tests.model.test_recommender import state_of
 from tests.model.worlds import HOUR_MS, SMALL, START_MS, make_rows
 
 LAYER = LayerConfig(width=8, num_heads=2)
@@ -59,7 +73,12 @@ def test_shares_of_trie_nodes_add_up_the_shares_of_their_sids(bundle: Bundle) ->
     trie = bundle.trie
     sids = torch.tensor([[0, 3, 3, -1, trie.num_sids - 1]])
     mixture = RepeatMixture(
-        torch.zeros(1), torch.zeros(1), sids, sids, torch.tensor([[0.1, 0.2, 0.3, 0.0, 0.4]])
+        torch.zeros(1),
+        torch.zeros(1),
+        sids,
+        sids,
+        torch.tensor([[0.1, 0.2, 0.3, 0.0, 0.4]]),
+        torch.zeros(1, 5, dtype=torch.bool),
     )
     every_sid = torch.arange(trie.num_sids)[None]
     share_of_sids = mixture.share_of(every_sid)[0]
@@ -90,9 +109,89 @@ def test_features_equal_the_slow_twin(bundle: Bundle) -> None:
             *(log(len(own)), log(len(own)), log(len(own) / 5), log(5), log(6)),
             *(log1p(9 - own[-1]), log1p({7: 1, 9: 0}[own[-1]])),
             *(log1p(interval), 1.0, log1p(9 - own[-1]) - log1p(interval)),
-            *(log1p(9 - own[0]), log1p(9 / 5)),
+            *(log1p(9 - own[0]), log1p(9 / 5), log(6 / 5), 0.0),
         ]
-        np.testing.assert_allclose(features, expected, rtol=1e-5, atol=1e-6)
+        np.testing.assert_allclose(features[: len(expected)], expected, rtol=1e-5, atol=1e-6)
+        assert features[SINCE_LAST] == pytest.approx(log1p(9 - own[-1]))
+
+
+def test_kinds_equal_the_slow_twin() -> None:
+    rows = make_rows(9)
+    rows["item_id"], rows["kinds"] = [1, 2, 3, 1, 4, 5, 6, 2, 6], 2
+    days = [0, 0, 3, 4, 4, 7, 8, 9, 9]
+    rows["event_time_ms"] = START_MS + np.array(days) * DAY_MS
+    statistics = statistics_of(rows)
+    kinds = np.array([7, 7, 7, 8, 8, 0], np.uint32)  # of items 1 to 6
+    items = statistics.items.copy()
+    lacked = kinds == 8  # 4 and 5 as if they had never come
+    items["decayed"][lacked], items["last_visit"][lacked] = 0, 0
+    items["last_time_ms"][lacked] = START_MS
+    found = kind_features(statistics.history, items, kinds)
+    visit = {day: number for number, day in enumerate(sorted(set(days)), 1)}
+    for place, item in enumerate(items["item_id"].tolist()):
+        same = [1, 2, 3] if kinds[place] == 7 else []
+        own = {i: [d for d, j in zip(days, rows["item_id"], strict=True) if j == i] for i in same}
+        counts = [
+            sum(0.5 ** ((9 - d) / h) for taken in own.values() for d in taken)
+            for h in HALF_LIVES_DAYS
+        ]
+        last = max((taken[-1] for taken in own.values()), default=0)
+        mine = sum(0.5 ** ((9 - d) / HALF_LIVES_DAYS[-1]) for d in own.get(item, []))
+        if item == 6:
+            mine = 0  # its kind is not known
+        later = sum(taken[-1] > own[item][-1] for taken in own.values()) if item in own else 0
+        expected = [
+            *(log(c + 0.01) for c in counts),
+            *(log1p(9 - last), log1p(len(visit) - (visit[last] if same else 0))),
+            *(log1p(len(own)), log1p(later), log((mine + 0.01) / (counts[-1] + 0.02))),
+        ]
+        np.testing.assert_allclose(found[place], expected, rtol=1e-5, atol=1e-6)
+
+
+def test_popular_items_that_the_history_lacks_are_candidates(bundle: Bundle) -> None:
+    catalogue = bundle.catalogue
+    popular = catalogue.item_ids[catalogue.by_popularity()[:5]]
+    rows = make_rows(4)
+    rows["kinds"] = 2
+    rows["item_id"] = [popular[1], 10_000, popular[3], popular[3]]
+    rows["event_time_ms"] = START_MS + np.array([0, 3, 4, 5]) * DAY_MS
+    rows["kinds"][3] |= DISLIKE_MASK
+    contexts = [statistics_of(rows), empty_statistics()]
+    found = repeat_candidates(contexts, catalogue, 257, 99, max_popular=5)
+    ids = catalogue.item_ids[found.items[0]].tolist()
+    assert ids == [popular[1], popular[0], popular[2], popular[4]]
+    assert found.new[0].tolist() == [False, True, True, True]
+    assert not found.real[1].any()
+    expected = [log(1e-3)] * 4 + [*(log(1e-3 / (1 + c)) for c in [0] * 4)]
+    without = repeat_candidates(contexts, catalogue, 257, 99)
+    torch.testing.assert_close(found.features[0, 0], without.features[0, 0])
+    lacked = found.features[0, 1]
+    np.testing.assert_allclose(lacked[:4], expected[:4], rtol=1e-5)
+    assert lacked[SINCE_LAST] == pytest.approx(log1p(4))
+    assert lacked[NEW] == 1
+
+
+def test_popular_items_are_served_as_in_training(bundle_path: Path) -> None:
+    """Probabilities sum to one; without repeats, popular items stay candidates."""
+    bundle = load_bundle(bundle_path)
+    network = bundle.network
+    network.config = replace(network.config, repeats=RepeatConfig(max_popular=9, max_favoured=2))
+    state = state_of(make_rows(12))
+    query = Query(k=len(bundle.catalogue), beam_width=1_000)
+    found = Recommender(bundle).recommend(state, query)
+    assert sum(np.exp(one.score) for one in found) == pytest.approx(1, abs=1e-4)
+    expected = plain_answer(bundle, state, query, 1_000)
+    for one in found:
+        assert one.score == pytest.approx(expected[one.item.item_id], abs=1e-4)
+    had = set(state.rows["item_id"].tolist())
+    popular = set(bundle.catalogue.item_ids[bundle.catalogue.by_popularity()[:9]].tolist())
+    without = Recommender(bundle).recommend(state, replace(query, repeats=False))
+    context = Recommender(bundle).encode_state(state)
+    explained = Recommender(bundle).explain(context, replace(query, repeats=False), without)
+    owing = {
+        one.item.item_id for one, why in zip(without, explained, strict=True) if why.repeats > 0
+    }
+    assert owing == popular - had
 
 
 def test_candidates_are_the_strongest_known_items(bundle: Bundle) -> None:
@@ -113,9 +212,22 @@ def test_an_item_disliked_at_last_is_no_candidate(bundle: Bundle) -> None:
     assert bundle.catalogue.item_ids[found.items[0]].tolist() == [2, 3]
     without = repeat_candidates([statistics_of(rows[[0, 1, 2, 5]])], bundle.catalogue, 257, 99)
     again = bundle.catalogue.item_ids[without.items[0]].tolist().index(2)
-    assert torch.equal(found.features[0, 0], without.features[0, again])
+    own = slice(NEW + 1)  # the kind's features lack what was disliked
+    assert torch.equal(found.features[0, 0, own], without.features[0, again, own])
     nothing = repeat_candidates([statistics_of(rows[3:5])], bundle.catalogue, 257, 99)
     assert not nothing.real.any()
+
+
+def similarities_of_last(vectors: np.ndarray, candidates: RepeatCandidates) -> list[float]:
+    """Of the third candidate, which the history lacks, to the other two."""
+    centred = vectors - vectors.mean(0)
+    centred /= np.linalg.norm(centred, axis=1, keepdims=True)
+    similarities = []
+    for k in range(len(HALF_LIVES_DAYS)):
+        weights = np.exp(candidates.features[0, :2, k].numpy())
+        taste = weights[0] * centred[0] + weights[1] * centred[1]
+        similarities.append(float(centred[2] @ taste / np.linalg.norm(taste)))
+    return similarities
 
 
 def test_scores_equal_a_loop_over_items() -> None:
@@ -123,16 +235,27 @@ def test_scores_equal_a_loop_over_items() -> None:
     module = Repeats(LAYER, RepeatConfig(hidden_width=3), 11)
     for parameter in module.parameters():
         torch.nn.init.normal_(parameter, std=0.5)
-    module.set_item_counts(torch.tensor([4, 4, 9]), torch.tensor([[5, 2, 7], [1, 0, 3], [2, 2, 0]]))
+    seen = [[5, 2, 3, 6.5, 1, 7, 9], [1, 0, 0, 0, 2, 3, 4], [2, 2, 4, 2.5, 0, 0, 1]]
+    module.set_item_counts(torch.tensor([4, 4, 9]), torch.tensor(seen))
     rows = torch.tensor([[4, 9, 1]])
     candidates = RepeatCandidates(rows, rows, rows, torch.randn(1, 3, NUM_FEATURES))
-    module.standardise(candidates)
-    counts = {4: (6, 2, 10), 9: (2, 2, 0), 1: (0, 0, 0)}
+    candidates.features[..., NEW] = torch.tensor([0.0, 0.0, 1.0])
+    vectors = torch.randn(1, 3, 8)
+    module.standardise(candidates, vectors)
+    counts = {4: (6, 2, 3, 6.5, 3, 10, 13), 9: (2, 2, 4, 2.5, 0, 0, 1), 1: (0,) * 7}
     inputs = []
     for i, row in enumerate([4, 9, 1]):
-        buyers, returning, recent = counts[row]
-        of_item = [log((returning + 2) / (buyers + 20)), log(recent + 0.5), log(buyers + 1)]
-        inputs.append([*candidates.features[0, i].tolist(), *of_item])
+        buyers, returning, times, log_days, *recent = counts[row]
+        interval = (log_days + 10 * 3) / (times + 10)
+        overdue = float(candidates.features[0, i, SINCE_LAST]) - interval if row != 1 else 0.0
+        of_item = [
+            *(log((returning + 2) / (buyers + 20)), *(log(one + 0.5) for one in recent)),
+            *(log(buyers + 1), interval, overdue),
+        ]
+        similarities = [0.0] * len(HALF_LIVES_DAYS)
+        if row == 1:
+            similarities = similarities_of_last(vectors[0].numpy(), candidates)
+        inputs.append([*candidates.features[0, i].tolist(), *of_item, *similarities])
     table = np.array(inputs)
     x = (table - table.mean(0)) / table.std(0).clip(min=0.1)
     for layer in module.score:
@@ -142,7 +265,7 @@ def test_scores_equal_a_loop_over_items() -> None:
             x = x / (1 + np.exp(-x))
     own = module.item_score.weight.detach().numpy()[[4, 9, 1], 0]
     expected = table[:, STRENGTH] + x[:, 0] + own
-    np.testing.assert_allclose(module.scores(candidates)[0].detach(), expected, rtol=1e-4)
+    np.testing.assert_allclose(module.scores(candidates, vectors)[0].detach(), expected, rtol=1e-4)
 
 
 def test_the_listwise_loss_weighs_every_basket_alike() -> None:
@@ -166,12 +289,31 @@ def test_the_listwise_loss_weighs_every_basket_alike() -> None:
 )
 def test_the_tail_of_candidates_is_discounted(config: RepeatConfig, expected: list[float]) -> None:
     items, shares = torch.tensor([[3, 5, 7, -1]]), torch.tensor([[0.25, 0.6, 0.15, 0.0]])
-    mixture = RepeatMixture(torch.tensor([-1.0]), torch.tensor([-0.5]), items, items, shares)
+    had = torch.zeros(1, 4, dtype=torch.bool)
+    mixture = RepeatMixture(torch.tensor([-1.0]), torch.tensor([-0.5]), items, items, shares, had)
     favouring = mixture.favouring(config)
     torch.testing.assert_close(favouring.shares[0], torch.tensor(expected))
     assert favouring.log_repeat is mixture.log_repeat
     blocked = replace(mixture, shares=torch.zeros(1, 4)).favouring(config)
     assert float(blocked.shares.sum()) == 0
+    lacked = replace(mixture, new=torch.ones(1, 4, dtype=torch.bool))
+    torch.testing.assert_close(lacked.favouring(config).shares, shares)
+
+
+def test_what_training_saw_of_items() -> None:
+    """Users return to item 1 after 2 and 4 days; two of its five events are of the last week."""
+    rows: Rows = np.zeros(8, INTERACTION)
+    rows["item_id"] = [1, 1, 1, 2, 1, 1, 3, 3]
+    days = np.array([0, 2, 6, 6, 0, 13, 14, 15])
+    rows["event_time_ms"] = START_MS + days * DAY_MS
+    users = np.array([0, 0, 0, 0, 1, 1, 1, 1])
+    histories = build_histories(EventLog(["a", "b"], users, [str(i) for i in range(8)], rows))
+    module = Repeats(LAYER, RepeatConfig(), 257)
+    describe_items(module, histories, 257)
+    row = hash_buckets(np.array([1], np.uint64), 257)[0]
+    # Each user's last basket is held out: item 1 and 2 of day 6, item 3 of day 15.
+    expected = [2, 2, 2, log1p(2) + log1p(13), 1, 4, 4]
+    np.testing.assert_allclose(module.item_counts[row], expected, rtol=1e-6)
 
 
 def world(repeats: bool) -> EventLog:

@@ -262,6 +262,7 @@ def test_repeats_are_mixed_per_whole_sid(
         torch.tensor(history)[None],
         torch.tensor(history)[None],
         torch.tensor(shares, dtype=torch.float32)[None],
+        torch.zeros(1, 5, dtype=torch.bool),
     )
     table = Table(seed, NUM_CODES[sids.shape[1]])
     beams = beam_search(table.score_next, Trie(sids, counts), 1, 64, mixture)

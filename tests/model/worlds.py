@@ -7,6 +7,7 @@ from model.layers import LayerConfig
 from model.lifecycle import LifecycleConfig
 from model.mid_term import MidTermConfig
 from model.network import NetworkConfig
+from model.repeats import RepeatConfig
 from model.tokenizer.item_vectors import ItemVectorConfig
 from model.tokenizer.tokenizer import TokenizerConfig
 from model.training.config import StageRules, TrainConfig
@@ -58,6 +59,7 @@ SMALL = TrainConfig(
         ),
         mid_term=MidTermConfig(top_k=4, indexer_width=4),
         lifecycle=LifecycleConfig(num_queries=3, reconstruction_len=4),
+        repeats=RepeatConfig(max_popular=0),
     ),
     history=HistoryConfig(recent_len=8, mid_term_len=16, chunk_len=4, max_history=1000),
     items=ItemVectorConfig(cooccurrence_width=8, window=3),

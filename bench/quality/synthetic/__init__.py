@@ -1,0 +1,1 @@
+"""A synthetic lifelong stream in which the cause of every interaction is known: `python -m bench.quality.synthetic`."""
