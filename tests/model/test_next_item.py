@@ -93,7 +93,13 @@ def no_repeats(next_items: NextItems) -> RepeatMixture:
     """A mixture without any candidate."""
     nothing, certain = torch.zeros(1, 0, dtype=torch.int64), torch.zeros(1)
     return RepeatMixture(
-        certain, certain - torch.inf, nothing, nothing, torch.zeros(1, 0), next_items
+        certain,
+        certain - torch.inf,
+        nothing,
+        nothing,
+        torch.zeros(1, 0),
+        torch.zeros(1, 0, dtype=torch.bool),
+        next_items,
     )
 
 
