@@ -33,7 +33,7 @@ from services.traffic_split import Role
 from services.trending import Trending
 from stream.trending_counts import TrendingConfig
 from tests.services.test_catalogue_metrics import followed_catalogue
-from tests.services.test_metrics import busy_node, expose, rolling_stores
+from tests.services.test_metric_collectors import busy_node, expose, rolling_stores
 
 ROOT = Path(__file__).parent.parent
 

@@ -28,10 +28,10 @@ from stream.topics import TopicsConfig
 from tests.end_to_end.processes import free_address
 from tests.model.worlds import SMALL, make_event_log
 from tests.services.calls import Done, call
+from tests.services.exposed_samples import parse
 from tests.services.nodes import FakeOwner
 from tests.services.test_http_server import get
 from tests.services.test_live_catalogue_node import NEW, Node, entry
-from tests.services.test_metrics import parse
 
 pytestmark = pytest.mark.broker
 

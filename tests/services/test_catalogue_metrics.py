@@ -9,7 +9,8 @@ from model.live_catalogue import CatalogueVersion, LiveCatalogue
 from services.catalogue_config import CatalogueConfig
 from services.catalogue_follower import CatalogueFollower, Read
 from services.metrics.serving import CatalogueCollector
-from tests.services.test_metrics import expose, parse
+from tests.services.exposed_samples import parse
+from tests.services.test_metric_collectors import expose
 
 
 def followed_catalogue() -> CatalogueFollower:

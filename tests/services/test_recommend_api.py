@@ -3,14 +3,13 @@
 import json
 import logging
 import time
-from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
 import grpc
 import grpc.aio
 import pytest
-from google.rpc import code_pb2, error_details_pb2, status_pb2
+from google.rpc import status_pb2
 
 from model.query import Query, Recommended
 from protos import recommender_pb2 as wire, recommender_pb2_grpc
@@ -19,35 +18,17 @@ from services.errors import DeadlineExceeded, Overloaded, Unreachable
 from services.page_token import MAX_SHOWN
 from state.user_delta import Known, UserDelta
 from state.user_state import UserState
+from tests.services.callers import (
+    NOBODY,
+    Failing,
+    ids,
+    recommend,
+    recommend_batch,
+    refusal,
+    retry_after_ms,
+)
 from tests.services.nodes import FakeOwner, FakeRecommender, recommending
 from tests.state.builders import START_MS
-
-NOBODY = "127.0.0.1:1"
-
-
-async def recommend(address: str, **fields: Any) -> wire.RecommendResponse:
-    async with grpc.aio.insecure_channel(address) as channel:
-        stub = recommender_pb2_grpc.RecommenderServiceStub(channel)
-        return await stub.Recommend(wire.RecommendRequest(**fields), timeout=10)
-
-
-async def refusal(address: str, **fields: Any) -> grpc.aio.AioRpcError:
-    with pytest.raises(grpc.aio.AioRpcError) as caught:
-        await recommend(address, **fields)
-    return caught.value
-
-
-async def recommend_batch(
-    address: str, requests: Sequence[wire.RecommendRequest]
-) -> Sequence[wire.RecommendBatchEntry]:
-    async with grpc.aio.insecure_channel(address) as channel:
-        stub = recommender_pb2_grpc.RecommenderServiceStub(channel)
-        reply = await stub.RecommendBatch(wire.RecommendBatchRequest(requests=requests), timeout=10)
-        return reply.entries
-
-
-def ids(reply: wire.RecommendResponse) -> list[int]:
-    return [entry.item.item_id for entry in reply.items]
 
 
 class Recorder(FakeRecommender):
@@ -59,14 +40,6 @@ class Recorder(FakeRecommender):
     def recommend(self, state: UserState, query: Query) -> Sequence[Recommended]:
         self.queries.append(query)
         return super().recommend(state, query)
-
-
-class Failing(FakeRecommender):
-    def __init__(self, error: Exception) -> None:
-        self.error = error
-
-    def recommend(self, state: UserState, query: Query) -> Sequence[Recommended]:
-        raise self.error
 
 
 async def test_every_filter_reaches_the_query() -> None:
@@ -281,70 +254,6 @@ async def test_a_callers_time_that_ran_out_is_said() -> None:
     )
 
 
-async def test_one_bad_entry_leaves_the_others_of_a_batch() -> None:
-    owner = FakeOwner()
-    owner.add("ann", 20)
-    nonsense = "nonsense"
-    requests = [
-        wire.RecommendRequest(user_id="ann", k=2, request_id="first"),
-        wire.RecommendRequest(user_id=""),
-        wire.RecommendRequest(user_id="ann", page_token=nonsense),
-        wire.RecommendRequest(user_id="ann", request_id="\x7f"),
-        wire.RecommendRequest(user_id="nobody", k=1),
-    ]
-    async with owner.serving() as state, StateClient(state, 5.0) as users:
-        async with recommending(users) as address:
-            entries = await recommend_batch(address, requests)
-    invalid = code_pb2.INVALID_ARGUMENT
-    assert [entry.status.code for entry in entries] == [0, invalid, invalid, invalid, 0]
-    assert [entry.HasField("response") for entry in entries] == [True, False, False, False, True]
-    assert entries[0].request_id == entries[0].response.request_id == "first"
-    assert ids(entries[0].response) == [20, 19]
-    assert "user_id has 0 bytes" in entries[1].status.message
-    assert entries[1].request_id
-    assert ids(entries[4].response) == [900]
-
-
-@pytest.mark.parametrize(
-    ("error", "code", "text"),
-    [
-        (Overloaded(2), code_pb2.RESOURCE_EXHAUSTED, "ask again in 2 s"),
-        (RuntimeError("secret"), code_pb2.INTERNAL, "internal error; see the server's log"),
-    ],
-)
-async def test_a_batch_has_the_same_codes(error: Exception, code: int, text: str) -> None:
-    owner = FakeOwner()
-    owner.add("ann", 2)
-    async with owner.serving() as state, StateClient(state, 5.0) as users:
-        async with recommending(users, Failing(error)) as address:
-            (entry,) = await recommend_batch(address, [wire.RecommendRequest(user_id="ann")])
-    assert entry.status.code == code
-    assert text in entry.status.message
-    if isinstance(error, Overloaded):
-        assert retry_after_ms(entry.status) == 2_000
-
-
-@pytest.mark.parametrize(
-    ("requests", "text"),
-    [
-        ([], "requests has 0 entries; it must have 1 to 100"),
-        ([wire.RecommendRequest(user_id="a")] * 101, "requests has 101 entries"),
-        ([wire.RecommendRequest(user_id="a", k=500)] * 21, "ask for 10500 items together"),
-    ],
-)
-async def test_batches_are_bounded(requests: list[wire.RecommendRequest], text: str) -> None:
-    async with StateClient(NOBODY, 0.3) as users, recommending(users) as address:
-        with pytest.raises(grpc.aio.AioRpcError, match=text) as caught:
-            await recommend_batch(address, requests)
-    assert caught.value.code() is grpc.StatusCode.INVALID_ARGUMENT
-
-
-def retry_after_ms(status: status_pb2.Status) -> int:
-    info = error_details_pb2.RetryInfo()
-    assert status.details[0].Unpack(info)
-    return int(info.retry_delay.ToMilliseconds())
-
-
 async def test_what_the_user_has_seen_stays_out() -> None:
     """20 interactions: 6 in the lifecycle segment, 14 in the state."""
     owner = FakeOwner()
@@ -399,20 +308,3 @@ class Blind:
         self, user_id: str, known: object = None, timeout_s: float | None = None
     ) -> None:
         raise Unreachable("away")
-
-
-async def test_every_user_of_a_batch_is_counted() -> None:
-    owner, counted = FakeOwner(), Counter[tuple[str, str]]()
-    owner.add("ann", 20)
-    async with owner.serving() as state, StateClient(state, 5.0) as users:
-        async with recommending(users, counted=counted) as address:
-            await recommend(address, user_id="ann")
-            await refusal(address, user_id="")
-            requests = [wire.RecommendRequest(user_id=user) for user in ("ann", "bob", "", "cy")]
-            await recommend_batch(address, requests)
-    assert counted == {
-        ("Recommend", "OK"): 1,
-        ("Recommend", "INVALID_ARGUMENT"): 1,
-        ("RecommendBatch", "OK"): 3,
-        ("RecommendBatch", "INVALID_ARGUMENT"): 1,
-    }
