@@ -92,7 +92,7 @@ class EngineChoice:
     def _prepare(self, engine: Engine, inputs: "_Inputs") -> None:
         """A first step of every size takes its time: better now than in a request's."""
         size = 1
-        while size <= self.max_batch:
+        while size < 2 * self.max_batch:  # the largest batch is padded to a power of two
             for width in (1, self.beam_width):  # of a last level, where few codes are open, too
                 engine.step(*inputs.given_to(engine, size, width))
             size *= 2

@@ -12,6 +12,7 @@ from rich.console import Console
 from bench.quality import event_files
 from bench.quality.compare import Run, compare
 from bench.quality.describe import describe
+from bench.quality.plots import draw
 from bench.quality.registry import FAMILIES, RANKERS, TASKS, checked_names, load_task, make_ranker
 from bench.quality.sources import DataSetUnusable
 from bench.quality.tables import WIDTH, show
@@ -41,6 +42,8 @@ def main() -> None:
             continue
         figures[name] = compare(_run_of(arguments), task, _cuts(task, arguments.baskets))
         show(console, name, figures[name])
+        if arguments.plots:
+            draw(figures[name], name, arguments.plots / f"{name}.svg")
     write_report("quality", arguments.quick, figures)
 
 
@@ -87,6 +90,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--scale", choices=("small", "full"), default="small")
     parser.add_argument("--num-threads", type=int, default=2)
     parser.add_argument("--fresh", action="store_true", help="take no result of an earlier run")
+    parser.add_argument("--plots", type=Path, help="a directory for one SVG per set")
     parser.add_argument("--describe", action="store_true", help="statistics of the sets alone")
     own = parser.add_argument_group("your own data, in place of --sets")
     own.add_argument("--events", type=Path, help="Parquet or CSV, columns as `gemstream train`")
