@@ -3,11 +3,13 @@
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from rich.console import Console
 from rich.progress import Progress
 
+from bench.quality.level_hits import LevelHits
 from bench.quality.sources import CACHE
 from bench.quality.task import Budget, ItemIds, Task
 from model.bundle import Bundle, load_bundle
@@ -21,6 +23,7 @@ from model.training.train import train
 
 _ALL = 1_000_000  # lifecycle interactions: no sampling
 _NUM_ALIKE = 20
+_OF_STAGE = ("name", "steps", "validation_loss", "kept_attention_mass", "ended")
 
 
 class Gemstream:
@@ -34,6 +37,7 @@ class Gemstream:
         self._config = config or TrainConfig()
         self._beam_width = beam_width
         self._bundle: Bundle | None = None
+        self._level_hit_rate: list[float] = []
 
     def config(self, task: Task) -> TrainConfig:
         """The settings for a task, but for what the task and the budget say."""
@@ -66,7 +70,23 @@ class Gemstream:
 
     def rank(self, task: Task, cuts: Index) -> Iterator[ItemIds]:
         """Item ids for the basket at each cut, best first."""
-        return rank(with_all_items(self.bundle, task), task, cuts, self._beam_width)
+        bundle = with_all_items(self.bundle, task)
+        hits = LevelHits(task, bundle.catalogue)
+        ranked = rank(bundle, task, cuts, self._beam_width)
+        for cut, ranking in zip(cuts.tolist(), ranked, strict=True):
+            hits.add(cut, ranking)
+            yield ranking
+        self._level_hit_rate = hits.rates()
+
+    def details(self) -> dict[str, Any]:
+        """Steps, losses and kept attention mass by stage; how often the beam held the targets' first codes."""
+        report = self.bundle.training_report
+        return {
+            "stages": [
+                {key: stage.get(key) for key in _OF_STAGE} for stage in report.get("stages", [])
+            ],
+            "level_hit_rate": self._level_hit_rate,
+        }
 
 
 class TrainedGemstream(Gemstream):
