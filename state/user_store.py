@@ -79,7 +79,7 @@ class UserStore:
         self._write_lock = threading.Lock()
         self.bundles = read_bundles(store)
         """Replaced whole, under the lock."""
-        self.quarantine = Quarantine(store, history, partition)
+        self.quarantine = Quarantine(store, history, partition, self._write_lock)
         self._hole_end = max((hole.end_offset for hole in self.holes()), default=0)
 
     def position(self) -> Position | None:
