@@ -113,9 +113,9 @@ class Quarantine:
             self._store.write(batch)
             self.released(whole)
         for user_id in sorted(whole):
-            log.warning(
-                "partition %d: user %r is whole again, and left the quarantine; `gemstream dlq replay` brings the events that "
-                "came meanwhile",
+            log.error(
+                "partition %d: user %r is whole again, and left the quarantine; the events that came meanwhile are dead letters "
+                "until `gemstream dlq replay` brings them",
                 self._partition,
                 user_id,
             )
