@@ -421,7 +421,8 @@ def test_nothing_of_a_damaged_live_user_is_in_the_batch(kind: bytes) -> None:
     building.add_histories([(b"ann", records)])
     assert list(building.damaged) == ["ann"]
     assert [family for family, _, _ in building.batch.puts] == [Family.SYSTEM], "how many there are"
-    assert building.batch.removed_ranges == building.batch.deletes == []
+    assert not building.batch.removed_ranges
+    assert not building.batch.deletes
     assert building.taken == Taken()
 
 
