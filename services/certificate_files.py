@@ -12,8 +12,8 @@ from services.errors import SettingsError
 
 log = logging.getLogger(__name__)
 
-_Signature = tuple[tuple[int, int, int], ...]
-"""What tells one state of the files from another."""
+_Signature = tuple[tuple[int, int, int] | None, ...]
+"""What tells one state of the files from another; None for a file that is not there."""
 
 
 @dataclass(frozen=True)
@@ -34,14 +34,8 @@ class CertificateFiles:
         )
 
     def signature(self) -> _Signature:
-        """Raises SettingsError."""
-        stats = []
-        for setting, path in self._paths().items():
-            try:
-                stats.append(path.stat())
-            except OSError as error:
-                raise _unreadable(path, setting, error) from error
-        return tuple((each.st_ino, each.st_size, each.st_mtime_ns) for each in stats)
+        """Of the files as they are now."""
+        return tuple(map(_file_signature, self._paths().values()))
 
     def read(self) -> grpc.ServerCertificateConfiguration:
         """Raises SettingsError for what cannot be read or is no pair."""
@@ -63,7 +57,7 @@ class CertificateFiles:
 
 
 class _Renewal:
-    """What one server has seen of the files. Files that cannot be used leave what is in use."""
+    """What one server has seen of the files. Files that cannot be used leave what is in use, and are told of once."""
 
     def __init__(self, files: CertificateFiles) -> None:
         self._files = files
@@ -73,12 +67,12 @@ class _Renewal:
     def changed(self) -> grpc.ServerCertificateConfiguration | None:
         """New ones, once. In a thread of gRPC's, where an exception would leave the handshake without an answer."""
         with self._lock:
+            signature = self._files.signature()
+            if signature == self._seen:
+                return None
+            # Seen before they are read: what is written meanwhile is another change.
+            self._seen = signature
             try:
-                signature = self._files.signature()
-                if signature == self._seen:
-                    return None
-                # Seen before they are read: what is written meanwhile is another change.
-                self._seen = signature
                 configuration = self._files.read()
             except SettingsError as error:
                 log.warning("the certificate in use stays: %s", error)
@@ -87,13 +81,17 @@ class _Renewal:
         return configuration
 
 
+def _file_signature(path: Path) -> tuple[int, int, int] | None:
+    try:
+        stat = path.stat()
+    except OSError:
+        return None
+    return stat.st_ino, stat.st_size, stat.st_mtime_ns
+
+
 def read_pem(path: Path, setting: str) -> bytes:
     """Raises SettingsError."""
     try:
         return path.read_bytes()
     except OSError as error:
-        raise _unreadable(path, setting, error) from error
-
-
-def _unreadable(path: Path, setting: str, error: OSError) -> SettingsError:
-    return SettingsError(f"{setting}: {path} cannot be read: {error.strerror}")
+        raise SettingsError(f"{setting}: {path} cannot be read: {error.strerror}") from error

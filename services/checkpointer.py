@@ -109,12 +109,13 @@ class Checkpointer:
     async def _look_up_opened(self) -> None:
         """An open partition has a newest checkpoint before it is served, and whoever took that."""
         opened = set(self._stores.partitions())
-        for gone in (self._known | self._due_at_s.keys()) - opened:
+        for gone in (self._known | self._due_at_s.keys() | self._hastened) - opened:
             self._known.discard(gone)
+            self._hastened.discard(gone)
             self._due_at_s.pop(gone, None)
             self.log.last.pop(gone, None)
         for partition in sorted(opened - self._known):
-            if self._is_due(partition):
+            if self._has_waited(partition):
                 await self._try(self._look_up(partition), partition)
 
     async def _try(self, work: Awaitable[object], partition: int) -> None:
@@ -170,8 +171,10 @@ class Checkpointer:
             raise
 
     def _is_due(self, partition: int) -> bool:
-        is_hastened = partition in self._hastened
-        return is_hastened or self._due_at_s.get(partition, 0.0) <= time.monotonic()
+        return partition in self._hastened or self._has_waited(partition)
+
+    def _has_waited(self, partition: int) -> bool:
+        return self._due_at_s.get(partition, 0.0) <= time.monotonic()
 
     def _wait(self, partition: int, seconds: float) -> None:
         self._due_at_s[partition] = time.monotonic() + seconds

@@ -15,6 +15,7 @@ from state.bundle_rollout import (
     WalkState,
     mark_some,
     put_changed_at,
+    read_bundles_changed_at_ms,
     remove_some,
     retire,
     set_rollout_state,
@@ -109,7 +110,8 @@ class Rollouts:
 
         def make_batch(live: KeyValueStore) -> Batch:
             batch = make_change(live)
-            put_changed_at(batch, _now_ms())
+            # Clocks of two owners differ, and the later change must say the later time.
+            put_changed_at(batch, max(_now_ms(), read_bundles_changed_at_ms(live) + 1))
             return batch
 
         store.change_bundles(make_batch)

@@ -1,12 +1,14 @@
 """Backfilled users to one write batch over the live store: taken as they are, merged, or left alone."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, fields, replace
+from functools import partial
 
 from state import keys
 from state.backfill_merge import StoredHistory, merge_histories
 from state.chunk_codec import decode_rows, encode_rows
-from state.errors import CorruptValue, StoreDamaged
+from state.errors import CorruptValue, DamagedCheckpoint, StoreDamaged
 from state.fold import Fold
 from state.forgotten_codec import decode_forgotten
 from state.forgotten_items import NOTHING_FORGOTTEN
@@ -53,38 +55,45 @@ class BackfillBatch:
         self._num_new = 0
 
     def add_histories(self, users: Sequence[tuple[bytes, Records]]) -> None:
-        """Whole histories with their summaries."""
+        """Whole histories with their summaries. Raises DamagedCheckpoint for a damaged one, and the batch is void."""
         head_keys = [keys.user_prefix(user) + keys.HEAD for user, _ in users]
         heads = self._store.get(Family.USERS, head_keys)
         for (user, records), head in zip(users, heads, strict=True):
             if head is None:
-                self._put(user, records)
+                with _reading_backfill(user):
+                    self._put(user, records)
                 self._num_new += 1
             else:
-                self._unless_damaged(self._merge, user, records)
+                with _reading_backfill(user):
+                    backfilled, ends = _history_of(records), _summary_ends(records)
+                self._unless_damaged(user, partial(self._merge, user, records, backfilled, ends))
         num_users = read_num_users(self._store) + self._num_new
         self.batch.put(Family.SYSTEM, keys.USERS_KEY, num_users.to_bytes(8, "big"))
 
     def add_summaries(self, users: Sequence[tuple[bytes, Records]]) -> None:
-        """Summaries, each user's beside the head of the history that they were made of."""
+        """Summaries, each user's beside the head of the history that they were made of. Raises as above."""
         for user, records in users:
-            self._unless_damaged(self._add_summaries, user, records)
+            with _reading_backfill(user):
+                (made_of, _), ends = decode_head(_head(records)), _summary_ends(records)
+            add = partial(self._add_summaries, user, dict(records), made_of, ends)
+            self._unless_damaged(user, add)
 
-    def _unless_damaged(
-        self, add: Callable[[bytes, Records], None], user: bytes, records: Records
-    ) -> None:
+    def _unless_damaged(self, user: bytes, add: Callable[[], None]) -> None:
+        """`add` decodes what is stored of the user before it changes the batch, so that who is left out is so wholly."""
         (mark,) = self._store.get(Family.SYSTEM, [keys.damaged_key(user)])
         if mark is not None:
             self.damaged[user.decode()] = "quarantined"
             return
         try:
-            add(user, records)
+            add()
         except StoreDamaged:
             raise
         except CorruptValue as error:
             self.damaged[user.decode()] = str(error)
 
-    def _add_summaries(self, user: bytes, records: Records) -> None:
+    def _add_summaries(
+        self, user: bytes, values: dict[bytes, bytes], made_of: UserMeta, ends: dict[bytes, int]
+    ) -> None:
         prefix = keys.user_prefix(user)
         live_head, mark = (
             *self._store.get(Family.USERS, [prefix + keys.HEAD]),
@@ -92,25 +101,21 @@ class BackfillBatch:
         )
         if live_head is None:
             return
-        live, made_of = decode_head(live_head)[0], decode_head(_head(records))[0]
+        live = decode_head(live_head)[0]
         if live.epoch != made_of.epoch:
             return
-        extending = [
-            (prefix + rest, value)
-            for rest, value in records
-            if rest[:1] == keys.SUMMARY and self._extends(prefix + rest, value, live)
-        ]
-        for key, value in extending:
-            self.batch.put(Family.USERS, key, value)
+        extending = [rest for rest, end in ends.items() if self._extends(prefix + rest, end, live)]
+        for rest in extending:
+            self.batch.put(Family.USERS, prefix + rest, values[rest])
             self.taken.users += 1
-        if mark is None and not _is_complete(records, live.lifecycle_boundary):
+        if mark is None and not _is_complete(ends, live.lifecycle_boundary):
             self._mark_dirty(user, live)
 
-    def _extends(self, key: bytes, value: bytes, live: UserMeta) -> bool:
+    def _extends(self, key: bytes, end: int, live: UserMeta) -> bool:
         """Whether a summary says more than the stored one, and no more than there is."""
         (stored,) = self._store.get(Family.USERS, [key])
         stored_boundary = decode_summary(stored, "").boundary if stored else 0
-        return stored_boundary < decode_summary(value, "").boundary <= live.lifecycle_boundary
+        return stored_boundary < end <= live.lifecycle_boundary
 
     def _put(self, user: bytes, records: Records) -> None:
         """As the user's first records, beside nothing."""
@@ -118,17 +123,19 @@ class BackfillBatch:
         for rest, value in records:
             self.batch.put(Family.USERS, prefix + rest, value)
         meta, _ = decode_head(_head(records))
-        self._owe_summary(user, records, meta)
+        self._owe_summary(user, _summary_ends(records), meta)
         self.taken.add(Taken(users=1, interactions=meta.length))
 
-    def _merge(self, user: bytes, records: Records) -> None:
+    def _merge(
+        self, user: bytes, records: Records, backfilled: StoredHistory, ends: dict[bytes, int]
+    ) -> None:
         prefix = keys.user_prefix(user)
         stored = self._store.scan(Family.USERS, prefix, keys.after(prefix))
         live_records = [(key[len(prefix) :], value) for key, value in stored]
-        live, backfilled = _history_of(live_records), _history_of(records)
+        live = _history_of(live_records)
         merged = merge_histories(live, backfilled, self._history)
         if merged is None:
-            self._owe_summary(user, live_records, live.meta)
+            self._owe_summary(user, _summary_ends(live_records), live.meta)
             return
         outcome = merged.outcome
         kept = [
@@ -141,12 +148,12 @@ class BackfillBatch:
         self.batch.remove_range(Family.USERS, prefix, keys.after(prefix))
         for rest, value in fresh:
             self.batch.put(Family.USERS, prefix + rest, value)
-        self._owe_summary(user, fresh, outcome.meta)
+        self._owe_summary(user, ends if merged.is_whole else {}, outcome.meta)
         self.taken.add(Taken(users=1, interactions=merged.new, repetitions=merged.repeated))
         self._num_new += not live.meta.length
 
-    def _owe_summary(self, user: bytes, records: Records, meta: UserMeta) -> None:
-        if _is_complete(records, meta.lifecycle_boundary):
+    def _owe_summary(self, user: bytes, ends: dict[bytes, int], meta: UserMeta) -> None:
+        if _is_complete(ends, meta.lifecycle_boundary):
             self.batch.delete(Family.SYSTEM, keys.dirty_key(user))
         else:
             self._mark_dirty(user, meta)
@@ -161,13 +168,27 @@ def _head(records: Records) -> bytes:
     return records[0][1]
 
 
-def _is_complete(records: Records, lifecycle_boundary: int) -> bool:
-    """Whether some summary ends at the boundary."""
-    return not lifecycle_boundary or any(
-        decode_summary(value, "").boundary == lifecycle_boundary
+@contextmanager
+def _reading_backfill(user: bytes) -> Iterator[None]:
+    """Around what decodes backfilled records alone: damage there says nothing of the live user."""
+    try:
+        yield
+    except CorruptValue as error:
+        raise DamagedCheckpoint(f"user {user.decode()!r} of the backfill: {error}") from error
+
+
+def _summary_ends(records: Records) -> dict[bytes, int]:
+    """The boundary of each summary, by what follows the user id in its key."""
+    return {
+        rest: decode_summary(value, "").boundary
         for rest, value in records
         if rest[:1] == keys.SUMMARY
-    )
+    }
+
+
+def _is_complete(ends: dict[bytes, int], lifecycle_boundary: int) -> bool:
+    """Whether some summary ends at the boundary."""
+    return not lifecycle_boundary or lifecycle_boundary in ends.values()
 
 
 def _history_of(records: Records) -> StoredHistory:

@@ -203,6 +203,8 @@ class BackfillIntake:
                 building.add_histories(some)
             else:
                 building.add_summaries(some)
+            # Before the progress is stored: where too many are damaged, the next taking begins here again.
+            store.quarantine.add(building.damaged)
             building.batch.puts += _record(manifest, progress).puts
             taken.add(building.taken)
             damaged.update(building.damaged)
@@ -217,7 +219,6 @@ class BackfillIntake:
                 len(damaged),
                 min(damaged),
             )
-            store.quarantine.add(damaged)
         return self._count(taken)
 
     def _count(self, taken: Taken) -> Taken:

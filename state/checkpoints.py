@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from hashlib import file_digest
 from pathlib import Path
 
-from state.bundle_rollout import read_bundles_changed_at_ms
 from state.checkpoint_config import CheckpointsConfig
 from state.checkpoint_manifest import Manifest, StoredFile
 from state.checkpoint_repository import CheckpointRepository
@@ -108,21 +107,22 @@ class CheckpointWriter:
             if not full and _unchanged(store, newest) and not self._repository.faults(newest):
                 return Taken(newest, is_new=False)
         with self._directory.scratch("checkpoint", store.partition) as scratch:
-            position, sequence = store.checkpoint(scratch)
-            if position is None:
+            copied = store.checkpoint(scratch)
+            if copied.position is None:
                 return None
-            _check_not_behind(newest, store.partition, position.next_offset)
+            next_offset = copied.position.next_offset
+            _check_not_behind(newest, store.partition, next_offset)
             hashes = self._hashes.setdefault(store.partition, _FileHashes())
             manifest = Manifest(
                 topic=self._repository.topic,
                 partition=store.partition,
-                next_offset=position.next_offset,
-                sequence=sequence,
+                next_offset=next_offset,
+                sequence=copied.sequence,
                 created_at_ms=time.time_ns() // 1_000_000,
                 history=self._history,
                 files=hashes.describe(scratch, check_owner),
-                damaged_users=len(store.quarantine.users),
-                bundles_changed_at_ms=read_bundles_changed_at_ms(store.database),
+                damaged_users=copied.damaged_users,
+                bundles_changed_at_ms=copied.bundles_changed_at_ms,
             )
             if newest is not None:
                 self._check_immutable(newest, manifest, scratch)

@@ -23,15 +23,23 @@ MAX_USERS = 1_000
 class Quarantine:
     """Whoever meets a damaged value marks its user in the store; the mark goes with the checkpoints of the store."""
 
-    def __init__(self, store: KeyValueStore, history: HistoryConfig, partition: int) -> None:
-        """Those who are marked, without who is whole again. Raises StoreError."""
+    def __init__(
+        self,
+        store: KeyValueStore,
+        history: HistoryConfig,
+        partition: int,
+        write_lock: threading.Lock,
+    ) -> None:
+        """Those who are marked, without who is whole again. `write_lock` is the store's writers'. Raises StoreError."""
         self._store = store
+        self._history = history
         self._partition = partition
+        self._write_lock = write_lock
         self._lock = threading.Lock()
         self.users: Mapping[str, str] = dict(read_damaged_users(store))
         """Why, by user id; replaced whole."""
         if self.users:
-            self._release_whole(history)
+            self._release_whole()
 
     def check(self, user_id: str) -> None:
         """Raises DamagedUsers for a user who is in it."""
@@ -40,9 +48,9 @@ class Quarantine:
 
     @contextmanager
     def finding(self, user_id: str) -> Iterator[None]:
-        """Around what reads values of one user alone, without the writers' lock: marks the user where one is damaged.
+        """Around what reads values of one user alone, and leaves without the writers' lock: marks the user where one is damaged.
 
-        Raises DamagedUsers.
+        Raises DamagedUsers; CorruptValue where the damage left meanwhile, with a deletion, and marks nobody then.
         """
         self.check(user_id)
         try:
@@ -51,7 +59,10 @@ class Quarantine:
             raise
         except CorruptValue as error:
             reasons = {user_id: str(error)}
-            self.add(reasons)
+            with self._write_lock:
+                if not self._is_damaged(user_id):
+                    raise
+                self.add(reasons)
             raise DamagedUsers(self._partition, reasons) from error
 
     def add(self, reasons: Mapping[str, str]) -> None:
@@ -92,19 +103,19 @@ class Quarantine:
         with self._lock:
             self.users = {each: why for each, why in self.users.items() if each not in user_ids}
 
-    def _release_whole(self, history: HistoryConfig) -> None:
+    def _release_whole(self) -> None:
         """A value may have been damaged in memory alone, or unreadable to another release alone."""
         batch = Batch()
-        whole = {each for each in self.users if not self._is_damaged(each, history)}
+        whole = {each for each in self.users if not self._is_damaged(each)}
         for user_id in whole:
             self.release(batch, user_id)
         if whole:
             self._store.write(batch)
             self.released(whole)
         for user_id in sorted(whole):
-            log.warning(
-                "partition %d: user %r is whole again, and left the quarantine; `gemstream dlq replay` brings the events that "
-                "came meanwhile",
+            log.error(
+                "partition %d: user %r is whole again, and left the quarantine; the events that came meanwhile are dead letters "
+                "until `gemstream dlq replay` brings them",
                 self._partition,
                 user_id,
             )
@@ -116,9 +127,9 @@ class Quarantine:
                 min(self.users),
             )
 
-    def _is_damaged(self, user_id: str, history: HistoryConfig) -> bool:
+    def _is_damaged(self, user_id: str) -> bool:
         records = user_records(self._store, user_id.encode())
-        return bool(records and check_user(user_id, records, history))
+        return bool(records and check_user(user_id, records, self._history))
 
 
 def read_damaged_users(store: KeyValueStore) -> Iterator[tuple[str, str]]:

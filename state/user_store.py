@@ -8,7 +8,7 @@ from typing import TypeVar
 
 from state import keys
 from state.arrivals import Applied, Arrivals, Hole, Position
-from state.bundle_rollout import BundleStates, read_bundles
+from state.bundle_rollout import BundleStates, read_bundles, read_bundles_changed_at_ms
 from state.errors import CorruptValue, DamagedUsers, UnknownFormat
 from state.head_codec import decode_head
 from state.head_table import HeadTable
@@ -33,6 +33,17 @@ class DirtyMark:
     lifecycle_boundary: int
     bundle_version: str = ""
     """Of the bundle that is being rolled out, where its summary is the one that is owed."""
+
+
+@dataclass(frozen=True)
+class CopiedState:
+    """What a copy of the database holds, as a manifest says it."""
+
+    position: Position | None
+    sequence: int
+    """Of the database; at most the copy's."""
+    damaged_users: int
+    bundles_changed_at_ms: int
 
 
 _Known = TypeVar("_Known", Known, KnownSeen)
@@ -68,7 +79,7 @@ class UserStore:
         self._write_lock = threading.Lock()
         self.bundles = read_bundles(store)
         """Replaced whole, under the lock."""
-        self.quarantine = Quarantine(store, history, partition)
+        self.quarantine = Quarantine(store, history, partition, self._write_lock)
         self._hole_end = max((hole.end_offset for hole in self.holes()), default=0)
 
     def position(self) -> Position | None:
@@ -324,15 +335,18 @@ class UserStore:
             self._store.write(batch)
         return len(marks)
 
-    def checkpoint(self, path: Path) -> tuple[Position | None, int]:
-        """Make a copy of the database in the new directory `path`.
-
-        Returns the copy's position and sequence number. Writes wait for the last milliseconds alone.
-        """
+    def checkpoint(self, path: Path) -> CopiedState:
+        """Make a copy of the database in the new directory `path`. Writes wait for the last milliseconds alone."""
         self._store.flush_memory()
         with self._write_lock:
+            copied = CopiedState(
+                read_position(self._store),
+                self._store.sequence(),
+                len(self.quarantine.users),
+                read_bundles_changed_at_ms(self._store),
+            )
             self._store.checkpoint(path)
-            return read_position(self._store), self._store.sequence()
+        return copied
 
     def record_hole(self, end_offset: int, now_ms: int) -> None:
         """Go on at `end_offset`, and keep a record of what was never applied before it. Durable when it returns."""

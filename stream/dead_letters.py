@@ -18,6 +18,8 @@ CUT_FROM = "gemstream-cut-from-bytes"
 """Only on a value the dead-letter topic would not take whole; all of it is at the source offset."""
 
 _CUT_BYTES = 64 << 10
+_LETTERS_AT_ONCE = 500
+"""Of those that wait for room in the client's batch, each wakes with every batch that leaves."""
 
 
 class DeadLetters:
@@ -31,7 +33,9 @@ class DeadLetters:
 
     async def write(self, rejected: Sequence[Rejected]) -> None:
         """Return when every record is in the log. Raises StreamError."""
-        await asyncio.gather(*(self._write_one(letter) for letter in rejected))
+        for start in range(0, len(rejected), _LETTERS_AT_ONCE):
+            some = rejected[start : start + _LETTERS_AT_ONCE]
+            await asyncio.gather(*map(self._write_one, some))
 
     async def _write_one(self, letter: Rejected) -> None:
         """A record that the topic does not take whole must not stop the others: it is cut, and says so."""

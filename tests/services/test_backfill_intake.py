@@ -1,7 +1,7 @@
 """Backfills into stores: byte-equal to ingest, taken once, before live events, after crashes, past deletions."""
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,21 +11,22 @@ import pytest
 from services.backfill_shards import Interactions, fold_shard, write_shard
 from state import keys
 from state.arrivals import Arrivals, Deletion, Position
-from state.backfill_batch import Taken
+from state.backfill_batch import BackfillBatch, Taken
 from state.backfill_intake import BackfillIntake, read_progress
 from state.backfill_manifest import BackfillManifest
 from state.backfill_repository import BackfillRepository, stored_file
 from state.chunk_codec import decode_rows
-from state.errors import StoreError
+from state.errors import CorruptValue, DamagedCheckpoint, StoreError
 from state.interaction import Rows, join_rows
 from state.key_value_store import Batch, Family, KeyValueStore, MemoryStore
 from state.object_storage import ObjectStorage
 from state.store_check import check_store
 from state.store_directory import StoreDirectory
 from state.store_format import history_lengths
+from state.user_records import user_records
 from state.user_state import UserMeta
 from state.user_store import UserStore
-from tests.state.builders import SMALL, START_MS, make_rows
+from tests.state.builders import SMALL, START_MS, make_rows, summary_at
 from tests.state.checkpointing import open_rocks
 from tests.state.test_fold import History
 
@@ -35,6 +36,10 @@ PARTITION = 3
 def interactions(rows_of: dict[str, Rows]) -> Interactions:
     users = np.repeat(np.arange(len(rows_of)), [len(rows) for rows in rows_of.values()])
     return Interactions(list(rows_of), users, join_rows(rows_of.values()))
+
+
+def as_it_is(shard: UserStore) -> None:
+    """Nothing happens to a backfill on its way."""
 
 
 class Site:
@@ -50,8 +55,14 @@ class Site:
     def open(self) -> UserStore:
         return UserStore(open_rocks(self.directory.path(PARTITION)), SMALL, PARTITION)
 
-    def publish(self, rows_of: dict[str, Rows], name: str = "histories-1") -> None:
+    def publish(
+        self,
+        rows_of: dict[str, Rows],
+        name: str = "histories-1",
+        change: Callable[[UserStore], None] = as_it_is,
+    ) -> None:
         shard, applied = fold_shard(interactions(rows_of), SMALL, PARTITION)
+        change(shard)
         place = self.path / name
         place.mkdir()
         files = write_shard(shard.database, place, 0)
@@ -340,13 +351,18 @@ def _rows(store: UserStore, user: str) -> Rows:
     return join_rows(map(decode_rows, [*rolled.chunks, *stored.chunks, *stored.tail]))
 
 
-def test_a_damaged_live_user_is_left_out_and_stops_nobody(site: Site) -> None:
-    site.apply({"ann": make_rows([*range(100, 120)]), "bob": make_rows([*range(100, 120)])})
-    prefix = keys.user_prefix(b"ann")
-    key, value = next(site.store.database.scan(Family.USERS, prefix, keys.after(prefix)))
+def damage(database: KeyValueStore, user: str, kind: bytes = b"") -> None:
+    """One bit of the first record of a kind."""
+    prefix = keys.user_prefix(user.encode()) + kind
+    key, value = next(database.scan(Family.USERS, prefix, keys.after(prefix)))
     batch = Batch()
     batch.put(Family.USERS, key, value[:-1] + bytes([value[-1] ^ 1]))
-    site.store.database.write(batch)
+    database.write(batch)
+
+
+def test_a_damaged_live_user_is_left_out_and_stops_nobody(site: Site) -> None:
+    site.apply({"ann": make_rows([*range(100, 120)]), "bob": make_rows([*range(100, 120)])})
+    damage(site.store.database, "ann")
     site.store.close()
     site.store = site.open()
     before = of_user(site.store.database, "ann")
@@ -359,3 +375,69 @@ def test_a_damaged_live_user_is_left_out_and_stops_nobody(site: Site) -> None:
     assert {each.user for each in check_store(site.store.database, SMALL, PARTITION).damage} == {
         "ann"
     }
+
+
+@pytest.mark.parametrize("kind", [keys.HEAD, keys.CHUNK, keys.SUMMARY])
+@pytest.mark.parametrize("live", ["ann", "zoe"])
+def test_a_damaged_backfill_marks_nobody(
+    site: Site, live: str, kind: bytes, caplog: pytest.LogCaptureFixture
+) -> None:
+    site.apply({live: make_rows([*range(100, 120)], first_item=900)})
+    before = all_pairs(site.store.database)
+
+    def compress_and_damage(shard: UserStore) -> None:
+        assert shard.put_summary("ann", summary_at(6), 0, 0)[0]
+        damage(shard.database, "ann", kind)
+
+    is_read = live == "ann" or kind != keys.CHUNK
+    site.publish(HISTORIES, change=compress_and_damage)
+    assert site.take() == ([] if is_read else ["histories-1"])
+    assert not site.store.quarantine.users
+    if is_read:
+        assert all_pairs(site.store.database) == before
+        assert read_progress(site.store.database) == {}
+        assert "backfill histories-1 is left out: user 'ann' of the backfill: " in caplog.text
+
+
+@pytest.mark.parametrize("kind", [keys.HEAD, keys.SUMMARY])
+def test_damaged_summaries_mark_nobody(kind: bytes) -> None:
+    shard, _ = fold_shard(interactions({"ann": ANN}), SMALL, PARTITION)
+    assert shard.put_summary("ann", summary_at(6), 0, 0)[0]
+    live, _ = fold_shard(interactions({"ann": ANN}), SMALL, PARTITION)
+    damage(shard.database, "ann", kind)
+    building = BackfillBatch(live.database, SMALL)
+    with pytest.raises(DamagedCheckpoint, match="user 'ann' of the backfill"):
+        building.add_summaries([(b"ann", user_records(shard.database, b"ann"))])
+    assert building.damaged == {}
+
+
+@pytest.mark.parametrize("kind", [keys.HEAD, keys.CHUNK, keys.SUMMARY])
+def test_nothing_of_a_damaged_live_user_is_in_the_batch(kind: bytes) -> None:
+    live, _ = fold_shard(interactions({"ann": ANN}), SMALL, PARTITION)
+    assert live.put_summary("ann", summary_at(6), 0, 0)[0]
+    records = user_records(live.database, b"ann")
+    damage(live.database, "ann", kind)
+    building = BackfillBatch(live.database, SMALL)
+    building.add_histories([(b"ann", records)])
+    assert list(building.damaged) == ["ann"]
+    assert [family for family, _, _ in building.batch.puts] == [Family.SYSTEM], "how many there are"
+    assert not building.batch.removed_ranges
+    assert not building.batch.deletes
+    assert building.taken == Taken()
+
+
+def test_too_many_damaged_users_end_the_taking_before_its_progress_is_stored(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    site.apply({user: make_rows([*range(100, 120)]) for user in ("ann", "bob")})
+    for user in ("ann", "bob"):
+        damage(site.store.database, user)
+    site.store.close()
+    site.store = site.open()
+    monkeypatch.setattr("state.quarantine.MAX_USERS", 1)
+    site.publish(HISTORIES)
+    for _ in range(2):
+        with pytest.raises(CorruptValue, match="2 users are damaged"):
+            site.take()
+        assert read_progress(site.store.database) == {}
+        assert not of_user(site.store.database, "eve")

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import time
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 
@@ -10,8 +11,9 @@ import pytest
 from services.checkpointer import Checkpointer
 from services.errors import NotFound
 from services.rollout import Rollouts
-from state.bundle_rollout import WalkState
+from state.bundle_rollout import WalkState, put_changed_at, read_bundles_changed_at_ms
 from state.checkpoint_config import CheckpointsConfig
+from state.key_value_store import Batch
 from state.partition_stores import PartitionStores
 from state.user_store import UserStore
 from stream.errors import LeaseExpired
@@ -124,6 +126,53 @@ async def test_a_new_owner_knows_a_rollout_though_no_event_came_since(
         assert again.bundles.rollout is not None
         assert again.bundles.rollout.state is WalkState.PAUSED, "what it knows is newer"
         again.close()
+
+
+async def test_a_change_on_a_slower_clock_is_the_newer_one(
+    tmp_path: Path, repository: Path
+) -> None:
+    node = Node(tmp_path / "one", repository)
+    rollouts = Rollouts(node.stores, lambda: node.served, lambda: None)
+    store = node.stores.open(PARTITION)
+    an_hour_ahead_ms = (time.time_ns() // 1_000_000) + 3_600_000
+    batch = Batch()
+    put_changed_at(batch, an_hour_ahead_ms)
+    store.change_bundles(lambda live: batch)
+    await rollouts.start("next", 10.0)
+    await rollouts.set_state("next", WalkState.PAUSED)
+    assert read_bundles_changed_at_ms(store.database) == an_hour_ahead_ms + 2
+    node.stores.close_all()
+
+
+async def test_a_hastened_partition_waits_for_the_repository_as_others_do(
+    tmp_path: Path, repository: Path
+) -> None:
+    node = Node(tmp_path / "one", repository)
+    node.stores.open(PARTITION)
+    repository.rename(tmp_path / "away")
+    node.checkpointer.hasten(PARTITION)
+    for _ in range(3):
+        await node.checkpointer._look_up_opened()
+    assert node.checkpointer.log.failures[PARTITION] == 1
+    node.stores.close_all()
+    (tmp_path / "away").rename(repository)
+
+
+async def test_a_partition_that_went_and_came_back_is_not_hastened_any_more(
+    tmp_path: Path, repository: Path
+) -> None:
+    node = Node(tmp_path / "one", repository)
+    async with node.running() as store:
+        add(store, 10)
+        await until(lambda: node.machine.offsets() == [10])
+    add(node.stores.open(PARTITION), 10)
+    node.checkpointer.hasten(PARTITION)
+    node.stores.close(PARTITION)
+    await node.checkpointer._look_up_opened()
+    node.stores.open(PARTITION)
+    await node.checkpointer._look_up_opened()
+    assert not node.checkpointer._is_due(PARTITION), "the newest is young"
+    node.stores.close_all()
 
 
 async def test_failures_are_counted_and_tried_again(

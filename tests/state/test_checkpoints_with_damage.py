@@ -2,7 +2,9 @@
 
 import json
 
+from state.bundle_rollout import put_changed_at
 from state.checkpoint_manifest import Manifest
+from state.key_value_store import Batch, KeyValueStore
 from tests.state.checkpointing import (
     PARTITION,
     Machine,
@@ -82,3 +84,27 @@ def test_manifests_without_damage_are_read_by_earlier_releases(machine: Machine)
     assert "damaged_users" not in documents[0]
     for each in (whole, damaged):
         assert Manifest.decode(each.name, each.encode()) == each
+
+
+def test_a_manifest_says_what_the_copy_holds_and_not_what_came_while_it_was_uploaded(
+    machine: Machine,
+) -> None:
+    store = machine.open()
+    add(store, 50)
+
+    def meanwhile(live: KeyValueStore) -> Batch:
+        batch = Batch()
+        put_changed_at(batch, 1_000)
+        return batch
+
+    def change() -> None:
+        if not store.quarantine.users:
+            store.quarantine.add(WHY)
+            store.change_bundles(meanwhile)
+
+    copied = machine.take(store, change).manifest
+    assert (copied.damaged_users, copied.bundles_changed_at_ms) == (0, 0)
+    again = machine.take(store)
+    assert again.is_new
+    assert (again.manifest.damaged_users, again.manifest.bundles_changed_at_ms) == (1, 1_000)
+    store.close()

@@ -186,6 +186,28 @@ def test_a_deletion_reads_nothing_and_is_the_way_out(
     assert store.apply(arrivals_of({"ann": news(3)}, 95)).refused == 1
 
 
+def test_damage_that_left_with_a_deletion_while_it_was_read_marks_nobody(
+    database: KeyValueStore,
+) -> None:
+    store = store_of_three(database)
+    damage(database, "ann", keys.CHUNK)
+    poll = arrivals_of({"ann": news(700)}, 90, {90: ("ann", 0)})
+
+    def read_while_it_is_deleted() -> None:
+        with store.quarantine.finding("ann"):
+            try:
+                store._read_seen("ann", None)
+            finally:
+                store.apply(poll)
+
+    with pytest.raises(CorruptValue) as told:
+        read_while_it_is_deleted()
+    assert not isinstance(told.value, DamagedUsers)
+    assert not store.quarantine.users
+    assert not list(read_damaged_users(database))
+    assert store.read_user("ann", "") is not None
+
+
 def test_deleted_and_nothing_since(database: KeyValueStore) -> None:
     store_of_three(database)
     damage(database, "ann", keys.HEAD, cut)
@@ -207,7 +229,7 @@ def test_a_request_to_forget_an_item_is_no_way_out(database: KeyValueStore) -> N
 def test_whoever_is_whole_again_is_released_at_the_opening(
     database: KeyValueStore, caplog: pytest.LogCaptureFixture
 ) -> None:
-    caplog.set_level(logging.WARNING)
+    caplog.set_level(logging.ERROR)
     store = store_of_three(database)
     damage(database, "ann", keys.CHUNK)
     damage(database, "bob", keys.CHUNK)
@@ -217,7 +239,9 @@ def test_whoever_is_whole_again_is_released_at_the_opening(
     damage(database, "ann", keys.CHUNK)  # the same bit back
     assert list(reopened(store).quarantine.users) == ["bob"]
     assert [user for user, _ in read_damaged_users(database)] == ["bob"]
-    assert "'ann' is whole again" in caplog.text
+    (told,) = (each.getMessage() for each in caplog.records if "whole again" in each.message)
+    assert "user 'ann'" in told
+    assert "`gemstream dlq replay`" in told
 
 
 def test_more_damaged_users_than_accidents_explain_are_damage_of_the_store(
