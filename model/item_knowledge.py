@@ -1,15 +1,24 @@
-"""What a bundle can take from what is said of a new item, and the words for what it cannot."""
+"""What is said of a new item, what a bundle can take from it, and the words for what it cannot."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
+import numpy.typing as npt
 
+from model.catalogue import CatalogueItem
 from model.tokenizer.item_vectors import CONTENT, TEXT, Block
 
-if TYPE_CHECKING:
-    from model.new_items import NewItem
+
+@dataclass(frozen=True, kw_only=True)
+class NewItem:
+    """What is known of an item that has no SID yet: at least one of content, title (where titles count) and company."""
+
+    item: CatalogueItem
+    content: npt.NDArray[np.float32] | None = None
+    """As wide as the vectors that the bundle was trained with, from the same source."""
+    seen_with: Sequence[int] = ()
+    """Ids of items it appeared with, with repetition; those that the catalogue does not have are skipped."""
 
 
 @dataclass(frozen=True)
@@ -28,7 +37,7 @@ class ItemKnowledge:
         """Whether the bundle was trained with titles."""
         return any(block.name == TEXT for block in self.blocks)
 
-    def content_fault(self, new: "NewItem") -> str | None:
+    def content_fault(self, new: NewItem) -> str | None:
         """Why an item's content cannot be used; content that does not count is not looked at."""
         width = self.content_width
         if new.content is None or width is None:
@@ -37,13 +46,13 @@ class ItemKnowledge:
             return f"its content is {len(new.content)} wide; the bundle's is {width}"
         return None if np.isfinite(new.content).all() else "its content is not finite"
 
-    def says_nothing(self, new: "NewItem") -> bool:
+    def says_nothing(self, new: NewItem) -> bool:
         """Whether the bundle can use nothing of it, whichever items it knows."""
         has_content = new.content is not None and self.content_width is not None
         has_title = bool(new.item.title) and self.titles_count
         return not (has_content or has_title or new.seen_with)
 
-    def why_nothing(self, new: "NewItem") -> str:
+    def why_nothing(self, new: NewItem) -> str:
         """Why an item gets no SID of which something was said, but nothing that counts."""
         ways = ["items of the bundle that it was seen with"]
         if self.titles_count:

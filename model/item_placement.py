@@ -9,8 +9,8 @@ from model.bundle import Bundle
 from model.catalogue import CatalogueItem
 from model.catalogue_view import PlacedItem
 from model.errors import ModelError
-from model.item_knowledge import ItemKnowledge
-from model.new_items import NewItem, assign_where_known
+from model.item_knowledge import ItemKnowledge, NewItem
+from model.new_items import assign_where_known
 from model.query import ItemIds
 
 _AT_ONCE = 4_096

@@ -4,7 +4,7 @@ Shapes: N new items, D levels, W width of given vectors.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 import numpy.typing as npt
@@ -12,23 +12,11 @@ import torch
 from torch import Tensor
 
 from model.bundle import Bundle
-from model.catalogue import CatalogueItem
 from model.errors import CatalogueError
-from model.item_knowledge import ItemKnowledge
+from model.item_knowledge import ItemKnowledge, NewItem
 from model.tokenizer.fold_in import popularity_shares, weigh_companions
 from model.tokenizer.item_vectors import CONTENT, TEXT
 from model.trie import Trie
-
-
-@dataclass(frozen=True, kw_only=True)
-class NewItem:
-    """What is known of an item that has no SID yet: at least one of content, title (where titles count) and company."""
-
-    item: CatalogueItem
-    content: npt.NDArray[np.float32] | None = None
-    """As wide as the vectors that the bundle was trained with, from the same source."""
-    seen_with: Sequence[int] = ()
-    """Ids of items it appeared with, with repetition; those that the catalogue does not have are skipped."""
 
 
 def new_item_vectors(bundle: Bundle, new: Sequence[NewItem]) -> Tensor:

@@ -2,9 +2,9 @@
 
 import numpy as np
 
+from model.item_knowledge import NewItem
 from model.item_placement import Offer, Refusal, Removal
 from model.live_catalogue import CatalogueVersion
-from model.new_items import NewItem
 from protos import catalogue_pb2
 from protos.item_pb2 import CatalogueEntry
 from services.item_wire import item_from_wire

@@ -10,9 +10,9 @@ import torch
 from bench.ingest.log import make_log
 from model.bundle import Bundle
 from model.catalogue import Catalogue, CatalogueItem
+from model.item_knowledge import NewItem
 from model.item_placement import Offer
 from model.network import Network, NetworkConfig
-from model.new_items import NewItem
 from model.tokenizer.item_vectors import CONTENT, COOCCURRENCE, ItemVectors
 from model.tokenizer.residual_kmeans import ResidualKMeans
 from model.tokenizer.tokenizer import TokenizerConfig

@@ -14,7 +14,8 @@ from bench.quality.sources import CACHE
 from bench.quality.task import Budget, ItemIds, Task
 from model.bundle import Bundle, load_bundle
 from model.catalogue import CatalogueItem
-from model.new_items import NewItem, with_new_items
+from model.item_knowledge import NewItem
+from model.new_items import with_new_items
 from model.training.batches import BatchBuilder
 from model.training.config import TrainConfig
 from model.training.evaluate import rank_at

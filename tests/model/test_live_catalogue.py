@@ -13,9 +13,10 @@ from model.bundle import Bundle
 from model.catalogue import CatalogueItem
 from model.catalogue_view import CatalogueView
 from model.errors import CatalogueError
+from model.item_knowledge import NewItem
 from model.item_placement import Change, Offer, Refusal, Removal
 from model.live_catalogue import LiveCatalogue
-from model.new_items import NewItem, assign_where_known, with_new_items
+from model.new_items import assign_where_known, with_new_items
 from model.query import ItemFilter, Query
 from model.recommender import Recommender
 from model.tokenizer.item_vectors import CONTENT, COOCCURRENCE, ItemVectors

@@ -14,7 +14,8 @@ from model.bundle import Bundle, load_bundle
 from model.bundle_card import bundle_card
 from model.catalogue import CatalogueItem
 from model.errors import BundleError, CatalogueError, ModelConfigError
-from model.new_items import NewItem, assign_sids, with_new_items
+from model.item_knowledge import NewItem
+from model.new_items import assign_sids, with_new_items
 from model.query import Query
 from model.recommender import Recommender
 from model.tokenizer.item_vectors import ItemVectorConfig
