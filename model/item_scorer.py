@@ -34,5 +34,6 @@ class ItemScorer:
         nothing_H = self._vectors_NH.new_zeros(self._vectors_NH.shape[1])
         newest_BH = torch.stack([one[-1] if len(one) else nothing_H for one in recent])
         present_B = torch.tensor([len(one) > 0 for one in recent])
+        newest_BH = newest_BH.to(nothing_H.dtype)  # an engine may keep contexts in bf16
         log_probs_BN = self._next_item(newest_BH, self._vectors_NH, self._log_shares_N)
         return NextItems.of(log_probs_BN, self._next_item.weight * present_B, self._bucket_starts)

@@ -14,6 +14,8 @@ from torch.nn import functional
 from model.beam_search import Beams, beam_search
 from model.bundle import Bundle, load_bundle
 from model.catalogue import Catalogue, CatalogueItem
+from model.engine_choice import EngineChoice
+from model.engine_config import EngineConfig
 from model.errors import ModelConfigError
 from model.network import Network, NetworkConfig
 from model.next_item import ItemRows, NextItemConfig, NextItems
@@ -150,6 +152,18 @@ def test_serving_scores_what_the_formulas_say(scoring: Bundle, num_rows: int) ->
         expected = (1 - weight) * by_codes[one.item.item_id] + weight * by_item[index]
         assert np.exp(one.score) == pytest.approx(expected, rel=2e-3, abs=1e-6)
     assert sum(np.exp(one.score) for one in answer) == pytest.approx(1, abs=1e-3)
+
+
+def test_a_low_precision_engine_scores_items(scoring: Bundle) -> None:
+    """Contexts are bf16 then, item vectors are not."""
+    choice = EngineChoice(EngineConfig(name="torch", precision="bf16"), 100, 1, 1)
+    exact, rounded = Recommender(scoring), Recommender(scoring, engine=choice)
+    state, query = state_of(make_rows(9)), Query(k=100, beam_width=100)
+    scores, found = (
+        {one.item.item_id: one.score for one in recommender.recommend(state, query)}
+        for recommender in (exact, rounded)
+    )
+    assert found == pytest.approx(scores, abs=0.1)
 
 
 def without_items(bundle: Bundle) -> Network:
