@@ -3,6 +3,7 @@
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from weakref import ref
 
 import numpy as np
 import numpy.typing as npt
@@ -190,7 +191,7 @@ class Recommender:
     ) -> tuple[RepeatEvidence, RepeatMixture]:
         """For repeats, and where nothing is blocked; kept with the context as long as the catalogue is the same."""
         config = self.bundle.network.config
-        if context.evidence is None or context.evidence[0] is not catalogue:
+        if context.evidence is None or context.evidence[0]() is not catalogue:
             candidates = repeat_candidates(
                 [context.statistics],
                 catalogue,
@@ -199,7 +200,7 @@ class Recommender:
                 config.repeats.max_popular_candidates,
             )
             evidence = self.bundle.network.repeat_evidence(candidates, context.bos)
-            context.evidence = (catalogue, evidence, self._mixture(evidence, None))
+            context.evidence = (ref(catalogue), evidence, self._mixture(evidence, None))
         return context.evidence[1:]
 
     def _search(
