@@ -13,7 +13,7 @@ from model.bundle import Bundle, load_bundle
 from model.features import hash_buckets
 from model.kind_features import kind_features
 from model.layers import LayerConfig
-from model.query import Query
+from model.query import ItemFilter, Query
 from model.recommender import Recommender
 from model.repeat_features import (
     NEW,
@@ -25,6 +25,7 @@ from model.repeat_features import (
 )
 from model.repeats import RepeatConfig, RepeatEvidence, RepeatMixture, Repeats
 from model.training.batches import BatchBuilder
+from model.training.evaluate import rank_at
 from model.training.histories import build_histories
 from model.training.losses import encode_batch, repeat_loss
 from model.training.repeat_items import describe_items
@@ -192,6 +193,26 @@ def test_popular_items_are_served_as_in_training(bundle_path: Path) -> None:
         one.item.item_id for one, why in zip(without, explained, strict=True) if why.repeats > 0
     }
     assert owing == popular - had
+
+
+def test_leaving_out_what_was_had_is_ranked_as_it_is_served(
+    bundle_path: Path, event_log: EventLog
+) -> None:
+    """What is blocked takes nothing of the gate, nor of the popular candidates' shares."""
+    bundle, histories = load_bundle(bundle_path), build_histories(event_log)
+    network = bundle.network
+    network.config = replace(network.config, repeats=RepeatConfig(max_popular=30, max_favoured=2))
+    length = histories.train_cuts - histories.user_start[histories.train_cuts]
+    cuts = histories.train_cuts[(length > 1) & (length <= 16)][:6]
+    builder = BatchBuilder(histories, bundle.catalogue, network.config, bundle.history, 9)
+    ranked = rank_at(network, bundle.trie, builder, cuts, 1_000, only_new=True)
+    recommender = Recommender(bundle)
+    for cut, best in zip(cuts.tolist(), ranked, strict=True):
+        rows = histories.rows[histories.user_start[cut] : cut]
+        without = ItemFilter(exclude_ids=np.unique(rows["item_id"]))
+        query = Query(k=len(bundle.catalogue), beam_width=1_000, filter=without)
+        served = recommender.recommend(state_of(rows), query)
+        assert bundle.catalogue.item_ids[best].tolist() == [one.item.item_id for one in served]
 
 
 def test_candidates_are_the_strongest_known_items(bundle: Bundle) -> None:
