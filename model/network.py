@@ -138,7 +138,7 @@ class Network(nn.Module):
             return None
         vectors_NH = self.features.item_vectors(rows.rows)
         log_probs_BN = self.next_item(recent.vectors[:, -1], vectors_NH, rows.log_shares)
-        weight_B = self.next_item.weight * recent.present
+        weight_B = self.next_item.weight * rows.any_seen * recent.present
         return NextItems.of(log_probs_BN, weight_B, bucket_starts)
 
     def logits(self, states_BTH: Tensor, level: int) -> Tensor:

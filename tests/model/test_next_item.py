@@ -198,6 +198,26 @@ def test_items_that_training_did_not_see_are_found_by_their_codes(scoring: Bundl
     assert -30 < answer[999] < max(answer.values())
 
 
+def test_where_training_saw_no_item_codes_decide(scoring: Bundle, builder: BatchBuilder) -> None:
+    """A catalogue of new items alone: softmax over shares that are all nothing would be uniform."""
+    catalogue = numbered(scoring.catalogue.sids_SD[:9], np.zeros(9, np.int64))
+    trie = Trie(catalogue.sids_SD, catalogue.sid_counts_S)
+    state, query = state_of(make_rows(9)), Query(k=9, beam_width=100)
+    answers = []
+    for bundle in (scoring, replace(scoring, network=without_items(scoring))):
+        recommender = Recommender(bundle)
+        recommender.swap(replace(recommender.view, catalogue=catalogue, trie=trie))
+        answers.append(recommender.recommend(state, query))
+    assert [one.item for one in answers[0]] == [one.item for one in answers[1]]
+    scores = [[one.score for one in answer] for answer in answers]
+    np.testing.assert_allclose(scores[0], scores[1], atol=1e-5)
+    context, _ = encode_batch(scoring.network, builder.build(np.array([9]), 1, 1, None))
+    rows, starts = ItemRows.of(catalogue, NETWORK.features), torch.zeros(10, dtype=torch.int64)
+    offline = scoring.network.next_items(context.recent, rows, starts)
+    assert offline is not None
+    assert offline.weight.tolist() == [0]
+
+
 def test_one_pass_learns_what_followed_each_interaction(
     scoring: Bundle, builder: BatchBuilder
 ) -> None:
@@ -238,7 +258,7 @@ def test_a_causal_stream_sees_nothing_later() -> None:
 
 def test_tastes_are_learnt_by_items_alone(event_log: EventLog, tmp_path: Path) -> None:
     """As by codes: popularity finds a third."""
-    next_item = replace(NETWORK.next_item, weight=1.0)
+    next_item = replace(NETWORK.next_item, weight=0.99)
     network = replace(NETWORK, next_item=next_item, repeats=RepeatConfig(enabled=False))
     config = replace(CONFIG, max_steps=60, table_rate=1.0, network=network)
     report = train(event_log, None, config, tmp_path / "longer", Progress(disable=True))
@@ -264,7 +284,7 @@ def test_settings_outside_their_limits_are_refused() -> None:
     with pytest.raises(ModelConfigError, match="dropout"):
         NextItemConfig(dropout=1.0)
     with pytest.raises(ModelConfigError, match="weight"):
-        NextItemConfig(weight=1.1)
+        NextItemConfig(weight=1.0)
     with pytest.raises(ModelConfigError, match="positions"):
         NextItemConfig(positions=0)
     with pytest.raises(ModelConfigError, match="newest_cuts"):
