@@ -109,6 +109,10 @@ class NextItems:
         share_BC = self.of_nodes(trie, level, nodes_BC).clamp(min=0).to(log_codes_BC.dtype)
         return self.mix(log_codes_BC, share_BC.log(), self.weight[:, None])
 
+    def log_share_of(self, row: int, items: Tensor) -> Tensor:
+        """Log (a P_next) of one context's `items` [C], float64."""
+        return self.weight[row].double().log() + self.log_probs[row, items].double()
+
     def mix_items(self, row: int, items: Tensor, log_codes: Tensor) -> Tensor:
         """Log P of one context's `items` [C] from that by their codes."""
         return self.mix(log_codes, self.log_probs[row, items].to(log_codes.dtype), self.weight[row])

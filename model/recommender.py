@@ -210,9 +210,7 @@ class Recommender:
         catalogue, trie, per_code = view.catalogue, view.trie, group[0].per_code
         contexts = [request.context for request in group]
         mixture = RepeatMixture.join([request.mixture for request in group])
-        next_items = self._next_items(contexts, catalogue)
-        if next_items is not None:
-            mixture = replace(mixture, next_items=next_items)
+        mixture = replace(mixture, next_items=self._next_items(contexts, catalogue))
         scorer = Scorer(self.bundle.network, self._engine, contexts, check)
         limits = Limits(per_code, _blocked_nodes(group, view))
         width = min(group[0].width, trie.num_sids)
@@ -268,6 +266,7 @@ class Recommender:
         """What each item of the answer to `query` came from; one more pass of the decoder over its SIDs."""
         view, mid_term = self.view, context.user.state.mid_term(self.history)
         mixture = self._request(0, context, query, view).mixture
+        mixture = replace(mixture, next_items=self._next_items([context], view.catalogue))
         bundle = replace(self.bundle, catalogue=view.catalogue, trie=view.trie)
         return explain(bundle, self._encoder.as_context(context), mid_term, mixture, found)
 

@@ -17,6 +17,7 @@ from model.catalogue import Catalogue, CatalogueItem
 from model.engine_choice import EngineChoice
 from model.engine_config import EngineConfig
 from model.errors import ModelConfigError
+from model.explain import trace_decoder
 from model.network import Network, NetworkConfig
 from model.next_item import ItemRows, NextItemConfig, NextItems
 from model.query import ItemFilter, Query
@@ -34,6 +35,7 @@ from model.trie import Trie
 from state.event_log import EventLog
 from state.interaction import Rows
 from state.user_state import UserMeta, UserState
+from tests.model.plain_context import plain_mixture
 from tests.model.whole_context import whole_context
 from tests.model.worlds import SMALL, make_rows
 
@@ -216,6 +218,27 @@ def test_where_training_saw_no_item_codes_decide(scoring: Bundle, builder: Batch
     offline = scoring.network.next_items(context.recent, rows, starts)
     assert offline is not None
     assert offline.weight.tolist() == [0]
+
+
+def test_what_items_say_is_explained_by_the_recent_stream(scoring: Bundle) -> None:
+    """By definition: (1 - g) a P_next / P; the decoder's streams and repeats share the rest."""
+    state, query = state_of(make_rows(19)), Query(k=100, beam_width=100)
+    recommender = Recommender(scoring)
+    context, found = recommender.encode_state(state), recommender.recommend(state, query)
+    explained = recommender.explain(context, query, found)
+    codes_1TP = torch.tensor([one.sid for one in found])[None, :, :-1]
+    whole = whole_context(scoring, state)
+    streams = trace_decoder(scoring.network, whole, codes_1TP).shares.tolist()
+    by_item = plain_next(scoring, whole.recent.vectors[0, -1])
+    generator = float(plain_mixture(scoring, state).log_generator.exp())
+    for one, why, (recent, mid_term, _) in zip(found, explained, streams, strict=True):
+        index = int(scoring.catalogue.find(np.array([one.item.item_id], np.uint64))[0])
+        said = generator * NETWORK.next_item.weight * by_item[index] / np.exp(one.score)
+        rest = 1 - said - why.repeats
+        assert rest > 0
+        assert why.recent == pytest.approx(said + rest * recent, abs=1e-3)
+        assert why.mid_term == pytest.approx(rest * mid_term, abs=1e-3)
+        assert why.recent + why.mid_term + why.repeats == pytest.approx(1, abs=1e-5)
 
 
 def test_one_pass_learns_what_followed_each_interaction(

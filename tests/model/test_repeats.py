@@ -173,7 +173,7 @@ def test_popular_items_that_the_history_lacks_are_candidates(bundle: Bundle) -> 
 
 
 def test_popular_items_are_served_as_in_training(bundle_path: Path) -> None:
-    """Probabilities sum to one; without repeats, popular items stay candidates."""
+    """Probabilities sum to one; what a popular item owes to being one is no repeat."""
     bundle = load_bundle(bundle_path)
     network = bundle.network
     network.config = replace(network.config, repeats=RepeatConfig(max_popular=9, max_favoured=2))
@@ -186,13 +186,13 @@ def test_popular_items_are_served_as_in_training(bundle_path: Path) -> None:
         assert one.score == pytest.approx(expected[one.item.item_id], abs=1e-4)
     had = set(state.rows["item_id"].tolist())
     popular = set(bundle.catalogue.item_ids[bundle.catalogue.by_popularity()[:9]].tolist())
-    without = Recommender(bundle).recommend(state, replace(query, repeats=False))
-    context = Recommender(bundle).encode_state(state)
-    explained = Recommender(bundle).explain(context, replace(query, repeats=False), without)
-    owing = {
-        one.item.item_id for one, why in zip(without, explained, strict=True) if why.repeats > 0
-    }
-    assert owing == popular - had
+    assert popular - had
+    recommender = Recommender(bundle)
+    explained = recommender.explain(recommender.encode_state(state), query, found)
+    owing = {one.item.item_id for one, why in zip(found, explained, strict=True) if why.repeats}
+    assert owing == had
+    for why in explained:
+        assert why.recent + why.mid_term + why.lifecycle + why.repeats == pytest.approx(1, abs=1e-5)
 
 
 def test_leaving_out_what_was_had_is_ranked_as_it_is_served(
