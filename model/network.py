@@ -126,7 +126,7 @@ class Network(nn.Module):
     def repeat_evidence(self, candidates: RepeatCandidates, bos_BH: Tensor) -> RepeatEvidence:
         """The same before anything is blocked, from the BOS states."""
         evidence: RepeatEvidence = self.repeats(
-            candidates, self.features.vid(candidates.rows), bos_BH
+            candidates, self.features.item_vectors(candidates.rows), bos_BH
         )
         return evidence
 

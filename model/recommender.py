@@ -195,7 +195,7 @@ class Recommender:
             candidates = repeat_candidates(
                 [context.statistics],
                 catalogue,
-                config.features.item_buckets,
+                config.features,
                 config.repeats.max_candidates,
                 config.repeats.max_popular_candidates,
             )

@@ -251,7 +251,7 @@ class Repeats(nn.Module):
         features = (
             self._all_features(candidates, vectors_BNH) - self.feature_mean
         ) / self.feature_scale
-        learned_BN = self.score(features)[..., 0] + self.item_score(candidates.rows)[..., 0]
+        learned_BN = self.score(features)[..., 0] + self.item_score(candidates.first_rows)[..., 0]
         return candidates.features[..., STRENGTH] + learned_BN
 
     def _all_features(self, candidates: RepeatCandidates, vectors_BNH: Tensor) -> Tensor:
@@ -259,7 +259,7 @@ class Repeats(nn.Module):
 
         Of the item: share of buyers who returned; popularity over one, four and eight weeks; buyers; mean interval.
         """
-        counts = self.item_counts[candidates.rows]
+        counts = self.item_counts[candidates.first_rows]
         buyers, returning, intervals, log_intervals = counts[..., :4].unbind(-1)
         interval = (log_intervals + _PRIOR_INTERVALS * _PRIOR_LOG_INTERVAL) / (
             intervals + _PRIOR_INTERVALS

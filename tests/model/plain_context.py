@@ -29,7 +29,7 @@ def plain_mixture(bundle: Bundle, state: UserState, blocked: Mask | None = None)
     candidates = repeat_candidates(
         [plain_statistics(bundle, state)],
         bundle.catalogue,
-        network.config.features.item_buckets,
+        network.config.features,
         network.config.repeats.max_items,
         network.config.repeats.max_popular,
     )

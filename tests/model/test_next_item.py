@@ -18,11 +18,13 @@ from model.engine_choice import EngineChoice
 from model.engine_config import EngineConfig
 from model.errors import ModelConfigError
 from model.explain import trace_decoder
+from model.features import item_rows
 from model.network import Network, NetworkConfig
 from model.next_item import ItemRows, NextItemConfig, NextItems
 from model.query import ItemFilter, Query
 from model.recent import RecentEncoder
 from model.recommender import Recommender
+from model.repeat_features import repeat_candidates
 from model.repeats import RepeatConfig, RepeatMixture
 from model.training.batches import BatchBuilder
 from model.training.data_parallel import _denominators
@@ -34,6 +36,7 @@ from model.training.train import train
 from model.trie import Trie
 from state.event_log import EventLog
 from state.interaction import Rows
+from state.item_statistics import statistics_of
 from state.user_state import UserMeta, UserState
 from tests.model.plain_context import plain_mixture
 from tests.model.whole_context import whole_context
@@ -239,6 +242,18 @@ def test_what_items_say_is_explained_by_the_recent_stream(scoring: Bundle) -> No
         assert why.recent == pytest.approx(said + rest * recent, abs=1e-3)
         assert why.mid_term == pytest.approx(rest * mid_term, abs=1e-3)
         assert why.recent + why.mid_term + why.repeats == pytest.approx(1, abs=1e-5)
+
+
+def test_repeats_know_items_by_all_of_their_rows(scoring: Bundle) -> None:
+    network, ids = scoring.network, scoring.catalogue.item_ids
+    statistics = [statistics_of(make_rows(9))]
+    candidates = repeat_candidates(statistics, scoring.catalogue, NETWORK.features, 99, 9)
+    bos_BH, table = torch.randn(1, LAYER.width), network.features.vid.weight
+    rows = item_rows(ids[candidates.items[0]], NETWORK.features).tolist()
+    vectors_NH = torch.stack([table[first] + table[second] for first, second in rows])
+    expected = network.repeats(candidates, vectors_NH[None], bos_BH)
+    found = network.repeat_evidence(candidates, bos_BH)
+    torch.testing.assert_close(found.scores, expected.scores)
 
 
 def test_one_pass_learns_what_followed_each_interaction(
