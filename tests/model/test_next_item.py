@@ -305,8 +305,9 @@ def test_tastes_are_learnt_by_items_alone(event_log: EventLog, tmp_path: Path) -
 
 def test_without_repeats_nothing_is_a_candidate(event_log: EventLog, tmp_path: Path) -> None:
     network = replace(NETWORK, repeats=RepeatConfig(enabled=False))
-    config = replace(CONFIG, network=network, max_steps=3, repeat_share=0.0)
-    train(event_log, None, config, tmp_path / "none", Progress(disable=True))
+    config = replace(CONFIG, network=network, max_steps=3)
+    report = train(event_log, None, config, tmp_path / "none", Progress(disable=True))
+    assert [stage["name"] for stage in report["stages"]] == ["dense", "indexer", "selection"]
     bundle = load_bundle(tmp_path / "none")
     rows = make_rows(9)
     with_repeats, without = (
