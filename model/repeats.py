@@ -98,7 +98,8 @@ class RepeatMixture:
 
     @staticmethod
     def join(mixtures: Sequence["RepeatMixture"]) -> "RepeatMixture":
-        """Contexts side by side."""
+        """Contexts side by side, before anything is said of items beside codes: that is said of all contexts at once."""
+        assert all(mixture.next_items is None for mixture in mixtures)
         if len(mixtures) == 1:
             return mixtures[0]
         longest = max(mixture.items.shape[1] for mixture in mixtures)

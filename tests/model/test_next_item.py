@@ -244,6 +244,15 @@ def test_what_items_say_is_explained_by_the_recent_stream(scoring: Bundle) -> No
         assert why.recent + why.mid_term + why.repeats == pytest.approx(1, abs=1e-5)
 
 
+def test_mixtures_are_joined_before_items_are_scored() -> None:
+    items = NextItems.of(torch.zeros(1, 1), torch.tensor([0.5]), torch.tensor([0, 1]))
+    mixture = no_repeats(items)
+    with pytest.raises(AssertionError):
+        RepeatMixture.join([mixture, mixture])
+    bare = replace(mixture, next_items=None)
+    assert RepeatMixture.join([bare, bare]).log_generator.shape == (2,)
+
+
 def test_repeats_know_items_by_all_of_their_rows(scoring: Bundle) -> None:
     network, ids = scoring.network, scoring.catalogue.item_ids
     statistics = [statistics_of(make_rows(9))]
