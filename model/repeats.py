@@ -98,8 +98,11 @@ class RepeatMixture:
 
     @staticmethod
     def join(mixtures: Sequence["RepeatMixture"]) -> "RepeatMixture":
-        """Contexts side by side, before anything is said of items beside codes: that is said of all contexts at once."""
-        assert all(mixture.next_items is None for mixture in mixtures)
+        """Contexts side by side. Raises ValueError for `next_items`, which are made for all contexts at once."""
+        if any(mixture.next_items is not None for mixture in mixtures):
+            raise ValueError(
+                "a mixture with next_items cannot be joined; join first, then add them"
+            )
         if len(mixtures) == 1:
             return mixtures[0]
         longest = max(mixture.items.shape[1] for mixture in mixtures)

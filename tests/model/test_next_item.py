@@ -247,7 +247,7 @@ def test_what_items_say_is_explained_by_the_recent_stream(scoring: Bundle) -> No
 def test_mixtures_are_joined_before_items_are_scored() -> None:
     items = NextItems.of(torch.zeros(1, 1), torch.tensor([0.5]), torch.tensor([0, 1]))
     mixture = no_repeats(items)
-    with pytest.raises(AssertionError):
+    with pytest.raises(ValueError, match="join first"):
         RepeatMixture.join([mixture, mixture])
     bare = replace(mixture, next_items=None)
     assert RepeatMixture.join([bare, bare]).log_generator.shape == (2,)
