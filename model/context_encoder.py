@@ -71,6 +71,7 @@ class ContextEncoder:
             older = _merged([self._summary_statistics(user.summary), *sealed.statistics.values()])
         newest = self._newest(user.tail)
         memory, bos_1H = self._primer.prime(sealed, newest, lifecycle)
+        statistics = merge_statistics(older, statistics_of(user.tail))
         taken = set(sealed.positions) & set(previous.sealed.positions if previous else ())
         has_summary = int(lifecycle is not None)
         context = UserContext(
@@ -79,10 +80,11 @@ class ContextEncoder:
             lifecycle=lifecycle,
             newest=newest,
             older_statistics=older,
-            statistics=merge_statistics(older, statistics_of(user.tail)),
+            statistics=statistics,
             memory=memory,
             bos=bos_1H,
             first_logits=self._network.logits(bos_1H[:, None], 0),
+            max_candidates=self._max_candidates(statistics),
         )
         return context, Reused(
             chunks=len(taken),
@@ -90,6 +92,11 @@ class ContextEncoder:
             summary=has_summary * same_summary,
             summary_encoded=has_summary * (not same_summary),
         )
+
+    def _max_candidates(self, statistics: ItemStatistics) -> int:
+        repeats = self._network.config.repeats
+        had = min(len(statistics.items), repeats.max_candidates)
+        return had + repeats.max_popular_candidates
 
     @torch.inference_mode()
     def as_context(self, context: UserContext) -> Context:

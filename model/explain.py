@@ -1,7 +1,7 @@
 """What an item was generated from: one teacher-forced pass through the eager decoder, block by block.
 
 Per state, the sizes (L2 norms) of the three branches' updates are made shares of one; per item they are averaged over
-blocks and over the states that predict its codes. Attention is averaged over heads, blocks and the same states. The
+blocks and over the states that predict its codes. They share out what neither repeats nor the next item explain. Attention is averaged over heads, blocks and the same states. The
 walk is the one of `DecoderBlock.forward`; a test holds the two together.
 
 Shapes as in model/decoder.py: T items, P = D positions [BOS, codes but the last], Q states, M mid-term, K selected.
@@ -51,8 +51,9 @@ def explain(
         return []
     codes_1TP = torch.tensor([one.sid for one in found])[None, :, :-1]
     trace = trace_decoder(bundle.network, context, codes_1TP)
-    repeats = _repeat_shares(bundle.catalogue, mixture, found)
-    shares = trace.shares * (1 - torch.tensor(repeats))[:, None]
+    repeats_T, next_T = _probability_shares(bundle.catalogue, mixture, found)
+    shares_TS = trace.shares * (1 - repeats_T - next_T)[:, None]
+    shares_TS[:, 0] += next_T  # the recent stream says it
     return [
         Explanation(
             recent=of_streams[0],
@@ -62,7 +63,7 @@ def explain(
             attended=_most_attended(bundle.catalogue, mid_term, attention_M),
         )
         for of_streams, repeat, attention_M in zip(
-            shares.tolist(), repeats, trace.attention, strict=True
+            shares_TS.tolist(), repeats_T.tolist(), trace.attention, strict=True
         )
     ]
 
@@ -121,18 +122,21 @@ def _select(block: DecoderBlock, states_BQH: Tensor, segment: Segment) -> tuple[
     return Segment(segment.vectors[:, chosen_K], segment.mask[:, chosen_K]), chosen_K
 
 
-def _repeat_shares(
+def _probability_shares(
     catalogue: Catalogue, mixture: RepeatMixture, found: Sequence[Recommended]
-) -> list[float]:
-    """Of each item: g P_repeat(item) / P(item)."""
-    indices = catalogue.find(np.array([one.item.item_id for one in found], np.uint64))
-    same_TN = torch.from_numpy(indices)[:, None] == mixture.items[0]
-    shares_T = (same_TN * mixture.shares[0].double()).sum(-1)
-    repeat_T = shares_T * mixture.log_repeat[0].double().exp()
-    return [
-        min(1.0, repeat / float(np.exp(one.score)))
-        for repeat, one in zip(repeat_T.tolist(), found, strict=True)
-    ]
+) -> tuple[Tensor, Tensor]:
+    """[T] each, of P(item): g P_repeat(item) where the history holds it, and (1 - g) a P_next(item)."""
+    ids = np.array([one.item.item_id for one in found], np.uint64)
+    items_T = torch.from_numpy(catalogue.find(ids))
+    scores_T = torch.tensor([one.score for one in found], dtype=torch.float64)
+    same_TN = (items_T[:, None] == mixture.items[0]) & ~mixture.new[0]
+    log_repeat_T = (same_TN * mixture.shares[0].double()).sum(-1).log() + mixture.log_repeat[0]
+    repeats_T = (log_repeat_T - scores_T).exp().clamp(max=1)
+    if mixture.next_items is None:
+        return repeats_T, torch.zeros_like(repeats_T)
+    log_next_T = mixture.log_generator[0] + mixture.next_items.log_share_of(0, items_T)
+    next_T = (log_next_T - scores_T).exp() * (items_T >= 0)
+    return repeats_T, next_T.minimum(1 - repeats_T)
 
 
 def _most_attended(

@@ -126,7 +126,7 @@ class Network(nn.Module):
     def repeat_evidence(self, candidates: RepeatCandidates, bos_BH: Tensor) -> RepeatEvidence:
         """The same before anything is blocked, from the BOS states."""
         evidence: RepeatEvidence = self.repeats(
-            candidates, self.features.vid(candidates.rows), bos_BH
+            candidates, self.features.item_vectors(candidates.rows), bos_BH
         )
         return evidence
 
@@ -138,7 +138,7 @@ class Network(nn.Module):
             return None
         vectors_NH = self.features.item_vectors(rows.rows)
         log_probs_BN = self.next_item(recent.vectors[:, -1], vectors_NH, rows.log_shares)
-        weight_B = self.next_item.weight * recent.present
+        weight_B = self.next_item.weight * rows.any_seen * recent.present
         return NextItems.of(log_probs_BN, weight_B, bucket_starts)
 
     def logits(self, states_BTH: Tensor, level: int) -> Tensor:

@@ -37,7 +37,7 @@ class NextItemConfig:
     dropout: float = 0.2
     """Of the recent stream's updates, while training."""
     weight: float = 0.8
-    """a: of what items say, the rest is of codes."""
+    """a: of what items say, the rest is of codes, which alone find new items."""
     positions: int = 64
     """Newest interactions of a context whose next one is learned."""
 
@@ -48,8 +48,10 @@ class NextItemConfig:
             raise ModelConfigError(
                 f"dropout of next_item is {self.dropout}; it must be at least 0 and below 1"
             )
-        if not 0 <= self.weight <= 1:
-            raise ModelConfigError(f"weight of next_item is {self.weight}; it must be from 0 to 1")
+        if not 0 <= self.weight < 1:
+            raise ModelConfigError(
+                f"weight of next_item is {self.weight}; it must be at least 0 and below 1: codes alone find new items"
+            )
 
 
 @dataclass(frozen=True)
@@ -60,6 +62,11 @@ class ItemRows:
     """[N, item_hashes]: of the item table."""
     log_shares: Tensor
     """[N]: of all events; so little that nothing is left where training saw none."""
+
+    @property
+    def any_seen(self) -> bool:
+        """Whether training saw an item of the catalogue."""
+        return bool((self.log_shares > _NEVER).any())
 
     @staticmethod
     def of(catalogue: Catalogue, config: FeatureConfig) -> "ItemRows":
@@ -79,7 +86,7 @@ class NextItems:
     log_probs: Tensor
     """[B, N]: log P_next; so little that nothing is left where training did not see the item."""
     weight: Tensor
-    """[B]: a; 0 where a context has no recent interaction."""
+    """[B]: a; 0 where a context has no recent interaction or training saw no item of the catalogue."""
     before: Tensor
     """[B, N + 1], float64: P_next of the items before each: that of a trie node, whose items are neighbours, is a difference."""
     bucket_starts: Tensor
@@ -101,6 +108,10 @@ class NextItems:
         """Log P of the nodes' prefixes from that by their codes."""
         share_BC = self.of_nodes(trie, level, nodes_BC).clamp(min=0).to(log_codes_BC.dtype)
         return self.mix(log_codes_BC, share_BC.log(), self.weight[:, None])
+
+    def log_share_of(self, row: int, items: Tensor) -> Tensor:
+        """Log (a P_next) of one context's `items` [C], float64."""
+        return self.weight[row].double().log() + self.log_probs[row, items].double()
 
     def mix_items(self, row: int, items: Tensor, log_codes: Tensor) -> Tensor:
         """Log P of one context's `items` [C] from that by their codes."""

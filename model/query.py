@@ -115,7 +115,7 @@ class Explanation:
     mid_term: float
     lifecycle: float
     repeats: float
-    """Of the item's probability, that it owes to having been taken before."""
+    """Of the item's probability, that it owes to having been taken before; 0 where it was not."""
     attended: tuple[AttendedInteraction, ...] = ()
     """Most attended first."""
 

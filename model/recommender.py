@@ -3,6 +3,7 @@
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from weakref import ref
 
 import numpy as np
 import numpy.typing as npt
@@ -190,16 +191,16 @@ class Recommender:
     ) -> tuple[RepeatEvidence, RepeatMixture]:
         """For repeats, and where nothing is blocked; kept with the context as long as the catalogue is the same."""
         config = self.bundle.network.config
-        if context.evidence is None or context.evidence[0] is not catalogue:
+        if context.evidence is None or context.evidence[0]() is not catalogue:
             candidates = repeat_candidates(
                 [context.statistics],
                 catalogue,
-                config.features.item_buckets,
+                config.features,
                 config.repeats.max_candidates,
                 config.repeats.max_popular_candidates,
             )
             evidence = self.bundle.network.repeat_evidence(candidates, context.bos)
-            context.evidence = (catalogue, evidence, self._mixture(evidence, None))
+            context.evidence = (ref(catalogue), evidence, self._mixture(evidence, None))
         return context.evidence[1:]
 
     def _search(
@@ -209,9 +210,7 @@ class Recommender:
         catalogue, trie, per_code = view.catalogue, view.trie, group[0].per_code
         contexts = [request.context for request in group]
         mixture = RepeatMixture.join([request.mixture for request in group])
-        next_items = self._next_items(contexts, catalogue)
-        if next_items is not None:
-            mixture = replace(mixture, next_items=next_items)
+        mixture = replace(mixture, next_items=self._next_items(contexts, catalogue))
         scorer = Scorer(self.bundle.network, self._engine, contexts, check)
         limits = Limits(per_code, _blocked_nodes(group, view))
         width = min(group[0].width, trie.num_sids)
@@ -267,6 +266,7 @@ class Recommender:
         """What each item of the answer to `query` came from; one more pass of the decoder over its SIDs."""
         view, mid_term = self.view, context.user.state.mid_term(self.history)
         mixture = self._request(0, context, query, view).mixture
+        mixture = replace(mixture, next_items=self._next_items([context], view.catalogue))
         bundle = replace(self.bundle, catalogue=view.catalogue, trie=view.trie)
         return explain(bundle, self._encoder.as_context(context), mid_term, mixture, found)
 

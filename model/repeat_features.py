@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from model.catalogue import Catalogue
-from model.features import hash_buckets
+from model.features import FeatureConfig, item_rows
 from model.kind_features import NUM_KIND_FEATURES, kind_features
 from state.item_statistics import (
     DAY_MS,
@@ -44,7 +44,7 @@ class RepeatCandidates:
     sids: Tensor
     """[B, N]: their SID numbers, or -1."""
     rows: Tensor
-    """[B, N]: their rows in tables of item ids."""
+    """[B, N, item_hashes]: of the item table, whose sum is an item's vector; other tables of items go by the first."""
     features: Tensor
     """[B, N, F]: float32; 0 in padding."""
 
@@ -52,6 +52,11 @@ class RepeatCandidates:
     def real(self) -> Tensor:
         """[B, N]: true where there is a candidate."""
         return self.items >= 0
+
+    @property
+    def first_rows(self) -> Tensor:
+        """[B, N]: by which items are known to tables of one row each."""
+        return self.rows[..., 0]
 
     @property
     def new(self) -> Tensor:
@@ -62,14 +67,13 @@ class RepeatCandidates:
 def repeat_candidates(
     statistics: Sequence[ItemStatistics],
     catalogue: Catalogue,
-    item_buckets: int,
+    config: FeatureConfig,
     max_items: int,
     max_popular: int = 0,
 ) -> RepeatCandidates:
     """The strongest items of each context that the catalogue has and that were not, at last, disliked.
 
-    With them the most popular of the catalogue, as far as the history lacks them; none without a history. `item_buckets`
-    are table rows.
+    With them the most popular of the catalogue, as far as the history lacks them; none without a history.
     """
     chosen = [_choose(context, catalogue, max_items, max_popular) for context in statistics]
     num_columns = max((len(items) for items in chosen), default=0)
@@ -90,7 +94,7 @@ def repeat_candidates(
                 1,
             )
     sids = np.where(indices >= 0, catalogue.bucket_of_item[indices], -1)
-    rows = hash_buckets(np.where(indices >= 0, catalogue.item_ids[indices], 0), item_buckets)
+    rows = item_rows(np.where(indices >= 0, catalogue.item_ids[indices], 0), config)
     return RepeatCandidates(*map(torch.from_numpy, (indices, sids, rows, features)))
 
 

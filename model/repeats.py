@@ -98,7 +98,11 @@ class RepeatMixture:
 
     @staticmethod
     def join(mixtures: Sequence["RepeatMixture"]) -> "RepeatMixture":
-        """Contexts side by side."""
+        """Contexts side by side. Raises ValueError for `next_items`, which are made for all contexts at once."""
+        if any(mixture.next_items is not None for mixture in mixtures):
+            raise ValueError(
+                "a mixture with next_items cannot be joined; join first, then add them"
+            )
         if len(mixtures) == 1:
             return mixtures[0]
         longest = max(mixture.items.shape[1] for mixture in mixtures)
@@ -251,7 +255,7 @@ class Repeats(nn.Module):
         features = (
             self._all_features(candidates, vectors_BNH) - self.feature_mean
         ) / self.feature_scale
-        learned_BN = self.score(features)[..., 0] + self.item_score(candidates.rows)[..., 0]
+        learned_BN = self.score(features)[..., 0] + self.item_score(candidates.first_rows)[..., 0]
         return candidates.features[..., STRENGTH] + learned_BN
 
     def _all_features(self, candidates: RepeatCandidates, vectors_BNH: Tensor) -> Tensor:
@@ -259,7 +263,7 @@ class Repeats(nn.Module):
 
         Of the item: share of buyers who returned; popularity over one, four and eight weeks; buyers; mean interval.
         """
-        counts = self.item_counts[candidates.rows]
+        counts = self.item_counts[candidates.first_rows]
         buyers, returning, intervals, log_intervals = counts[..., :4].unbind(-1)
         interval = (log_intervals + _PRIOR_INTERVALS * _PRIOR_LOG_INTERVAL) / (
             intervals + _PRIOR_INTERVALS

@@ -6,6 +6,7 @@ Shapes: M mid-term interactions, L blocks, H width, A heads, C = H / A, E lifecy
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
+from weakref import ReferenceType
 
 from torch import Tensor
 
@@ -14,6 +15,9 @@ from model.fused_decoder import Memory
 from model.repeats import RepeatEvidence, RepeatMixture
 from state.item_statistics import ItemStatistics
 from state.user_delta import UserSegments
+
+_CANDIDATE_BYTES = 48
+"""Of item, SID, score, share and whether it is new, in `evidence`; item and share once more, sorted."""
 
 
 @dataclass(frozen=True)
@@ -61,10 +65,15 @@ class UserContext:
     """[1, H]: the state that predicts the first code."""
     first_logits: Tensor
     """[1, 1, K]: what it says of the first code."""
-    evidence: tuple[Catalogue, RepeatEvidence, RepeatMixture] | None = field(
+    max_candidates: int
+    """That `evidence` can come to hold."""
+    evidence: tuple[ReferenceType[Catalogue], RepeatEvidence, RepeatMixture] | None = field(
         default=None, repr=False
     )
-    """For repeats, of the catalogue that was asked for last; and what it comes to where nothing is blocked."""
+    """For repeats, of the catalogue that was asked for last; and what it comes to where nothing is blocked.
+
+    The catalogue may go when it is replaced, however long the user stays.
+    """
 
     @cached_property
     def num_keys(self) -> tuple[int, int]:
@@ -74,7 +83,7 @@ class UserContext:
 
     @property
     def num_bytes(self) -> int:
-        """About what it occupies."""
+        """About what it occupies, `evidence` in full: that is made later."""
         tensors = [
             self.sealed.vectors,
             self.sealed.indexer_keys,
@@ -84,4 +93,5 @@ class UserContext:
         parts = [*self.sealed.statistics.values(), self.older_statistics, self.statistics]
         statistics = sum(part.items.nbytes for part in parts)
         rows = self.user.tail.nbytes + sum(chunk.nbytes for chunk in self.user.chunks.values())
-        return sum(tensor.nbytes for tensor in tensors) + statistics + rows
+        evidence = _CANDIDATE_BYTES * self.max_candidates
+        return sum(tensor.nbytes for tensor in tensors) + statistics + rows + evidence

@@ -14,8 +14,7 @@ from bench.quality.task import Budget, ItemIds, Task
 from model.decoder import Context, DecoderBlock
 from model.layers import Segment
 from model.network import Network
-from model.repeat_features import RepeatCandidates
-from model.repeats import RepeatMixture
+from model.repeats import RepeatEvidence, RepeatMixture
 from model.training.batches import BatchBuilder
 from model.training.config import TrainConfig
 from model.training.histories import Index
@@ -120,7 +119,7 @@ def changed(variant: Variant) -> Iterator[None]:
         if variant.without:
             put(Network, "encode", _encode_without(variant.without))
         if not variant.repeats:
-            put(Network, "repeat_mixture", _no_repeats)
+            put(RepeatEvidence, "mixture", _no_repeats)
         if variant.statistics_of_newest is not None:
             put(BatchBuilder, "_statistics", _newest_statistics(variant.statistics_of_newest))
         if variant.block is not DecoderBlock:
@@ -142,11 +141,11 @@ def _empty(segment: Segment) -> Segment:
     return Segment(segment.vectors[:, :0], segment.mask[:, :0])
 
 
-def _no_repeats(
-    network: Network, candidates: RepeatCandidates, states_BTPH: Tensor
-) -> RepeatMixture:
-    evidence = network.repeat_evidence(candidates, states_BTPH[:, 0, 0])
-    return evidence.mixture(torch.ones_like(evidence.items, dtype=torch.bool))
+_mixture = RepeatEvidence.mixture
+
+
+def _no_repeats(evidence: RepeatEvidence, _: Tensor | None = None) -> RepeatMixture:
+    return _mixture(evidence, torch.ones_like(evidence.items, dtype=torch.bool))
 
 
 def _newest_statistics(newest: int) -> Callable[[BatchBuilder, int], ItemStatistics]:

@@ -121,7 +121,7 @@ class BatchBuilder:
         candidates = repeat_candidates(
             [self._statistics(int(cut)) for cut in cuts],
             self.catalogue,
-            network.features.item_buckets,
+            network.features,
             network.repeats.max_candidates,
             network.repeats.max_popular_candidates,
         )

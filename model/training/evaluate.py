@@ -13,10 +13,12 @@ from torch import Tensor
 
 from model.beam_search import Limits, beam_search
 from model.catalogue import Catalogue
+from model.decoder import Context
 from model.network import Network
 from model.query import Mask
 from model.ranking import rank_items
-from model.training.batches import BatchBuilder
+from model.repeats import RepeatMixture
+from model.training.batches import Batch, BatchBuilder
 from model.training.config import TrainConfig
 from model.training.histories import Histories, Index, mixed_by_length
 from model.training.losses import encode_batch
@@ -98,17 +100,29 @@ def rank_at(
             states = network.decode(context, codes_BWP)  # noqa: B023 - called before the next turn
             return network.logits(states[:, :, -1], codes_BWP.shape[-1])
 
-        bos = network.decode(context, torch.zeros(len(some), 1, 0, dtype=torch.int64))
+        blocked = [builder.seen(int(cut)) if only_new else None for cut in some]
         mixture = replace(
-            network.repeat_mixture(batch.repeats, bos).favouring(network.config.repeats),
+            _repeat_mixture(network, batch, context, blocked),
             next_items=network.next_items(context.recent, batch.catalogue_rows, bucket_starts),
         )
-        blocked = [builder.seen(int(cut)) if only_new else None for cut in some]
         limits = Limits(blocked=_blocked_nodes(blocked, trie, builder.catalogue))
         beams = beam_search(score_next, trie, len(some), beam_width, mixture, limits)
         for row in range(len(some)):
             ranked = rank_items(beams, mixture, builder.catalogue, blocked[row], row)
             yield np.array([index for index, _ in ranked], np.int64)
+
+
+def _repeat_mixture(
+    network: Network, batch: Batch, context: Context, blocked: Sequence[Mask | None]
+) -> RepeatMixture:
+    """As served: what is blocked is no candidate."""
+    bos = network.decode(context, torch.zeros(len(blocked), 1, 0, dtype=torch.int64))
+    evidence = network.repeat_evidence(batch.repeats, bos[:, 0, 0])
+    blocked_BN = torch.zeros_like(evidence.items, dtype=torch.bool)
+    for row, mask in enumerate(blocked):
+        if mask is not None:
+            blocked_BN[row] = torch.from_numpy(mask)[evidence.items[row]]
+    return evidence.mixture(blocked_BN).favouring(network.config.repeats)
 
 
 def _blocked_nodes(

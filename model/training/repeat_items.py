@@ -60,4 +60,4 @@ def standardise(network: Network, builder: BatchBuilder, seed: int) -> None:
     random = np.random.default_rng(seed)
     cuts = random.choice(builder.histories.train_cuts, _SAMPLE)
     candidates = builder.repeats(cuts)[0]
-    network.repeats.standardise(candidates, network.features.vid(candidates.rows))
+    network.repeats.standardise(candidates, network.features.item_vectors(candidates.rows))

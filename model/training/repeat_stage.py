@@ -145,7 +145,7 @@ class RepeatStage:
     def _loss(self, cuts: Index) -> Tensor:
         candidates, weights = self._builder.repeats(cuts)
         with torch.no_grad():  # the item table learns in the later stages
-            vectors_BNH = self._network.features.vid(candidates.rows)
+            vectors_BNH = self._network.features.item_vectors(candidates.rows)
         return repeat_loss(self._network.repeats.shares(candidates, vectors_BNH), weights)
 
     def _show(self, done: float) -> None:

@@ -33,7 +33,7 @@ from model.training.run_directory import RunDirectory, run_identity
 from model.training.run_log import RunLog
 from model.training.run_progress import RunProgress
 from model.training.run_state import StageReport
-from model.training.stages import StageRunner
+from model.training.stages import STAGES, StageRunner
 from model.training.steps import Surroundings
 from model.training.stop_signals import stop_requests
 from model.training.time_limits import RECALL_SHARE, RESERVED_SHARE, check_time, check_trained
@@ -155,10 +155,10 @@ def _begin(
     run: RunProgress,
     validation_cuts: Index,
 ) -> None:
-    """Resume where the run stood, and make the stage before the others."""
+    """Resume where the run stood, and make the stage before the others where there are repeats to learn."""
     run.resume()
     check_time(around.budget, config)
-    if run.state.reports:
+    if run.state.reports or not config.network.repeats.enabled:
         return
     if not run.state.repeats.steps:
         describe_items(network.repeats, builder.histories, config.network.features.item_buckets)
@@ -209,7 +209,8 @@ def _fit(
 
 
 def _warn_of_idle(stages: Sequence[StageReport], progress: Progress, place: RunPlace) -> None:
-    for name in (stage.name for stage in stages[2:] if not stage.steps):
+    later = [stage for stage in stages if stage.name in STAGES[1:]]
+    for name in (stage.name for stage in later if not stage.steps):
         text = f"no time was left for stage {name!r}; give the run more minutes or steps"
         _warn(progress, place, text)
 

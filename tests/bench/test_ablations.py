@@ -21,6 +21,7 @@ from model.decoder import DecoderBlock
 from model.layers import LayerConfig
 from model.mid_term import MidTermConfig
 from model.network import Network
+from model.repeats import RepeatEvidence
 from model.training.batches import BatchBuilder
 from model.training.config import TrainConfig
 from model.training.evaluate import rank_at
@@ -57,7 +58,7 @@ def test_learned_fusions_begin_as_the_sum(block: type[DecoderBlock]) -> None:
 def test_a_variant_trains_and_ranks(variant: Variant, tmp_path: Path) -> None:
     log = make_event_log()
     histories = build_histories(log)
-    plain = (Network.encode, Network.repeat_mixture, BatchBuilder._statistics)
+    plain = (Network.encode, RepeatEvidence.mixture, BatchBuilder._statistics)
     with changed(variant):
         config = replace(SMALL, max_steps=6)
         train(log, None, config, tmp_path / "bundle", Progress(disable=True))
@@ -77,5 +78,5 @@ def test_a_variant_trains_and_ranks(variant: Variant, tmp_path: Path) -> None:
         assert isinstance(network.decoder.blocks[0], variant.block)
     if variant.statistics_of_newest:
         assert int((batch.repeats.items >= 0).sum(1).max()) <= variant.statistics_of_newest
-    assert plain == (Network.encode, Network.repeat_mixture, BatchBuilder._statistics)
+    assert plain == (Network.encode, RepeatEvidence.mixture, BatchBuilder._statistics)
     assert np.all(np.isfinite(mixture.log_generator.detach().numpy()))

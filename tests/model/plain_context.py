@@ -24,20 +24,30 @@ def plain_statistics(bundle: Bundle, state: UserState) -> ItemStatistics:
 
 
 @torch.inference_mode()
-def plain_mixture(bundle: Bundle, state: UserState, blocked: Mask | None = None) -> RepeatMixture:
+def plain_mixture(
+    bundle: Bundle, state: UserState, blocked: Mask | None = None, *, repeats: bool = True
+) -> RepeatMixture:
     network = bundle.network
     candidates = repeat_candidates(
         [plain_statistics(bundle, state)],
         bundle.catalogue,
-        network.config.features.item_buckets,
+        network.config.features,
         network.config.repeats.max_items,
         network.config.repeats.max_popular,
     )
     bos = network.decode(whole_context(bundle, state), torch.zeros(1, 1, 0, dtype=torch.int64))
     evidence = network.repeat_evidence(candidates, bos[:, 0, 0])
-    mixture = evidence.mixture(
-        None if blocked is None else torch.from_numpy(blocked)[evidence.items]
-    )
+    had = set(plain_statistics(bundle, state).items["item_id"].tolist())
+    allowed = [
+        [
+            index >= 0
+            and (repeats or bundle.catalogue.item_ids[index] not in had)
+            and (blocked is None or not blocked[index])
+            for index in row
+        ]
+        for row in evidence.items.tolist()
+    ]
+    mixture = evidence.mixture(~torch.tensor(allowed, dtype=torch.bool).view(evidence.items.shape))
     return mixture.favouring(network.config.repeats)
 
 
@@ -58,7 +68,7 @@ def plain_beams(
 def plain_answer(bundle: Bundle, state: UserState, query: Query, width: int) -> dict[int, float]:
     """Item ids and scores of one search of that width, best first."""
     blocked = query.filter.blocked(bundle.catalogue)
-    mixture = plain_mixture(bundle, state, blocked)
+    mixture = plain_mixture(bundle, state, blocked, repeats=query.repeats)
     nodes = None
     if blocked is not None:
         sids = torch.from_numpy(bundle.catalogue.blocked_sids(blocked))

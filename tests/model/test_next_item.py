@@ -14,12 +14,17 @@ from torch.nn import functional
 from model.beam_search import Beams, beam_search
 from model.bundle import Bundle, load_bundle
 from model.catalogue import Catalogue, CatalogueItem
+from model.engine_choice import EngineChoice
+from model.engine_config import EngineConfig
 from model.errors import ModelConfigError
+from model.explain import trace_decoder
+from model.features import item_rows
 from model.network import Network, NetworkConfig
 from model.next_item import ItemRows, NextItemConfig, NextItems
 from model.query import ItemFilter, Query
 from model.recent import RecentEncoder
 from model.recommender import Recommender
+from model.repeat_features import repeat_candidates
 from model.repeats import RepeatConfig, RepeatMixture
 from model.training.batches import BatchBuilder
 from model.training.data_parallel import _denominators
@@ -31,7 +36,9 @@ from model.training.train import train
 from model.trie import Trie
 from state.event_log import EventLog
 from state.interaction import Rows
+from state.item_statistics import statistics_of
 from state.user_state import UserMeta, UserState
+from tests.model.plain_context import plain_mixture
 from tests.model.whole_context import whole_context
 from tests.model.worlds import SMALL, make_rows
 
@@ -152,6 +159,18 @@ def test_serving_scores_what_the_formulas_say(scoring: Bundle, num_rows: int) ->
     assert sum(np.exp(one.score) for one in answer) == pytest.approx(1, abs=1e-3)
 
 
+def test_a_low_precision_engine_scores_items(scoring: Bundle) -> None:
+    """Contexts are bf16 then, item vectors are not."""
+    choice = EngineChoice(EngineConfig(name="torch", precision="bf16"), 100, 1, 1)
+    exact, rounded = Recommender(scoring), Recommender(scoring, engine=choice)
+    state, query = state_of(make_rows(9)), Query(k=100, beam_width=100)
+    scores, found = (
+        {one.item.item_id: one.score for one in recommender.recommend(state, query)}
+        for recommender in (exact, rounded)
+    )
+    assert found == pytest.approx(scores, abs=0.1)
+
+
 def without_items(bundle: Bundle) -> Network:
     """The same network, which asks its codes alone."""
     network = load_bundle(bundle.path).network
@@ -182,6 +201,68 @@ def test_items_that_training_did_not_see_are_found_by_their_codes(scoring: Bundl
     answer = {o.item.item_id: o.score for o in recommender.recommend(state_of(make_rows(4)), query)}
     assert len(answer) == len(catalogue) - 1
     assert -30 < answer[999] < max(answer.values())
+
+
+def test_where_training_saw_no_item_codes_decide(scoring: Bundle, builder: BatchBuilder) -> None:
+    """A catalogue of new items alone: softmax over shares that are all nothing would be uniform."""
+    catalogue = numbered(scoring.catalogue.sids_SD[:9], np.zeros(9, np.int64))
+    trie = Trie(catalogue.sids_SD, catalogue.sid_counts_S)
+    state, query = state_of(make_rows(9)), Query(k=9, beam_width=100)
+    answers = []
+    for bundle in (scoring, replace(scoring, network=without_items(scoring))):
+        recommender = Recommender(bundle)
+        recommender.swap(replace(recommender.view, catalogue=catalogue, trie=trie))
+        answers.append(recommender.recommend(state, query))
+    assert [one.item for one in answers[0]] == [one.item for one in answers[1]]
+    scores = [[one.score for one in answer] for answer in answers]
+    np.testing.assert_allclose(scores[0], scores[1], atol=1e-5)
+    context, _ = encode_batch(scoring.network, builder.build(np.array([9]), 1, 1, None))
+    rows, starts = ItemRows.of(catalogue, NETWORK.features), torch.zeros(10, dtype=torch.int64)
+    offline = scoring.network.next_items(context.recent, rows, starts)
+    assert offline is not None
+    assert offline.weight.tolist() == [0]
+
+
+def test_what_items_say_is_explained_by_the_recent_stream(scoring: Bundle) -> None:
+    """By definition: (1 - g) a P_next / P; the decoder's streams and repeats share the rest."""
+    state, query = state_of(make_rows(19)), Query(k=100, beam_width=100)
+    recommender = Recommender(scoring)
+    context, found = recommender.encode_state(state), recommender.recommend(state, query)
+    explained = recommender.explain(context, query, found)
+    codes_1TP = torch.tensor([one.sid for one in found])[None, :, :-1]
+    whole = whole_context(scoring, state)
+    streams = trace_decoder(scoring.network, whole, codes_1TP).shares.tolist()
+    by_item = plain_next(scoring, whole.recent.vectors[0, -1])
+    generator = float(plain_mixture(scoring, state).log_generator.exp())
+    for one, why, (recent, mid_term, _) in zip(found, explained, streams, strict=True):
+        index = int(scoring.catalogue.find(np.array([one.item.item_id], np.uint64))[0])
+        said = generator * NETWORK.next_item.weight * by_item[index] / np.exp(one.score)
+        rest = 1 - said - why.repeats
+        assert rest > 0
+        assert why.recent == pytest.approx(said + rest * recent, abs=1e-3)
+        assert why.mid_term == pytest.approx(rest * mid_term, abs=1e-3)
+        assert why.recent + why.mid_term + why.repeats == pytest.approx(1, abs=1e-5)
+
+
+def test_mixtures_are_joined_before_items_are_scored() -> None:
+    items = NextItems.of(torch.zeros(1, 1), torch.tensor([0.5]), torch.tensor([0, 1]))
+    mixture = no_repeats(items)
+    with pytest.raises(ValueError, match="join first"):
+        RepeatMixture.join([mixture, mixture])
+    bare = replace(mixture, next_items=None)
+    assert RepeatMixture.join([bare, bare]).log_generator.shape == (2,)
+
+
+def test_repeats_know_items_by_all_of_their_rows(scoring: Bundle) -> None:
+    network, ids = scoring.network, scoring.catalogue.item_ids
+    statistics = [statistics_of(make_rows(9))]
+    candidates = repeat_candidates(statistics, scoring.catalogue, NETWORK.features, 99, 9)
+    bos_BH, table = torch.randn(1, LAYER.width), network.features.vid.weight
+    rows = item_rows(ids[candidates.items[0]], NETWORK.features).tolist()
+    vectors_NH = torch.stack([table[first] + table[second] for first, second in rows])
+    expected = network.repeats(candidates, vectors_NH[None], bos_BH)
+    found = network.repeat_evidence(candidates, bos_BH)
+    torch.testing.assert_close(found.scores, expected.scores)
 
 
 def test_one_pass_learns_what_followed_each_interaction(
@@ -224,7 +305,7 @@ def test_a_causal_stream_sees_nothing_later() -> None:
 
 def test_tastes_are_learnt_by_items_alone(event_log: EventLog, tmp_path: Path) -> None:
     """As by codes: popularity finds a third."""
-    next_item = replace(NETWORK.next_item, weight=1.0)
+    next_item = replace(NETWORK.next_item, weight=0.99)
     network = replace(NETWORK, next_item=next_item, repeats=RepeatConfig(enabled=False))
     config = replace(CONFIG, max_steps=60, table_rate=1.0, network=network)
     report = train(event_log, None, config, tmp_path / "longer", Progress(disable=True))
@@ -233,8 +314,9 @@ def test_tastes_are_learnt_by_items_alone(event_log: EventLog, tmp_path: Path) -
 
 def test_without_repeats_nothing_is_a_candidate(event_log: EventLog, tmp_path: Path) -> None:
     network = replace(NETWORK, repeats=RepeatConfig(enabled=False))
-    config = replace(CONFIG, network=network, max_steps=3, repeat_share=0.0)
-    train(event_log, None, config, tmp_path / "none", Progress(disable=True))
+    config = replace(CONFIG, network=network, max_steps=3)
+    report = train(event_log, None, config, tmp_path / "none", Progress(disable=True))
+    assert [stage["name"] for stage in report["stages"]] == ["dense", "indexer", "selection"]
     bundle = load_bundle(tmp_path / "none")
     rows = make_rows(9)
     with_repeats, without = (
@@ -250,7 +332,7 @@ def test_settings_outside_their_limits_are_refused() -> None:
     with pytest.raises(ModelConfigError, match="dropout"):
         NextItemConfig(dropout=1.0)
     with pytest.raises(ModelConfigError, match="weight"):
-        NextItemConfig(weight=1.1)
+        NextItemConfig(weight=1.0)
     with pytest.raises(ModelConfigError, match="positions"):
         NextItemConfig(positions=0)
     with pytest.raises(ModelConfigError, match="newest_cuts"):

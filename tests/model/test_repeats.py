@@ -13,7 +13,7 @@ from model.bundle import Bundle, load_bundle
 from model.features import hash_buckets
 from model.kind_features import kind_features
 from model.layers import LayerConfig
-from model.query import Query
+from model.query import ItemFilter, Query
 from model.recommender import Recommender
 from model.repeat_features import (
     NEW,
@@ -25,6 +25,7 @@ from model.repeat_features import (
 )
 from model.repeats import RepeatConfig, RepeatEvidence, RepeatMixture, Repeats
 from model.training.batches import BatchBuilder
+from model.training.evaluate import rank_at
 from model.training.histories import build_histories
 from model.training.losses import encode_batch, repeat_loss
 from model.training.repeat_items import describe_items
@@ -37,6 +38,7 @@ from tests.model.test_recommender import state_of
 from tests.model.worlds import HOUR_MS, SMALL, START_MS, make_rows
 
 LAYER = LayerConfig(width=8, num_heads=2)
+FEATURES = SMALL.network.features
 
 
 def untrained(items: list[int], counts: list[float]) -> RepeatMixture:
@@ -44,7 +46,7 @@ def untrained(items: list[int], counts: list[float]) -> RepeatMixture:
     numbers = torch.tensor([items], dtype=torch.int64)
     features = torch.zeros(1, len(items), NUM_FEATURES)
     features[0, :, STRENGTH] = torch.tensor(counts).log()
-    candidates = RepeatCandidates(numbers, numbers, numbers.clamp(min=0), features)
+    candidates = RepeatCandidates(numbers, numbers, numbers.clamp(min=0)[..., None], features)
     module = Repeats(LAYER, RepeatConfig(), 11)
     evidence: RepeatEvidence = module(candidates, torch.randn(1, len(items), 8), torch.randn(1, 8))
     return evidence.mixture()
@@ -95,7 +97,7 @@ def test_features_equal_the_slow_twin(bundle: Bundle) -> None:
     rows["item_id"], rows["kinds"] = [1, 2, 1, 10_000, 1, 2], 2
     days = [0, 0, 3, 4, 7, 9]
     rows["event_time_ms"] = START_MS + np.array(days) * DAY_MS
-    found = repeat_candidates([statistics_of(rows)], bundle.catalogue, 257, 99)
+    found = repeat_candidates([statistics_of(rows)], bundle.catalogue, FEATURES, 99)
     ids = bundle.catalogue.item_ids[found.items[0]].tolist()
     assert ids == [1, 2]
     for item, features in zip(ids, found.features[0], strict=True):
@@ -157,13 +159,13 @@ def test_popular_items_that_the_history_lacks_are_candidates(bundle: Bundle) -> 
     rows["event_time_ms"] = START_MS + np.array([0, 3, 4, 5]) * DAY_MS
     rows["kinds"][3] |= DISLIKE_MASK
     contexts = [statistics_of(rows), empty_statistics()]
-    found = repeat_candidates(contexts, catalogue, 257, 99, max_popular=5)
+    found = repeat_candidates(contexts, catalogue, FEATURES, 99, max_popular=5)
     ids = catalogue.item_ids[found.items[0]].tolist()
     assert ids == [popular[1], popular[0], popular[2], popular[4]]
     assert found.new[0].tolist() == [False, True, True, True]
     assert not found.real[1].any()
     expected = [log(1e-3)] * 4 + [*(log(1e-3 / (1 + c)) for c in [0] * 4)]
-    without = repeat_candidates(contexts, catalogue, 257, 99)
+    without = repeat_candidates(contexts, catalogue, FEATURES, 99)
     torch.testing.assert_close(found.features[0, 0], without.features[0, 0])
     lacked = found.features[0, 1]
     np.testing.assert_allclose(lacked[:4], expected[:4], rtol=1e-5)
@@ -172,7 +174,7 @@ def test_popular_items_that_the_history_lacks_are_candidates(bundle: Bundle) -> 
 
 
 def test_popular_items_are_served_as_in_training(bundle_path: Path) -> None:
-    """Probabilities sum to one; without repeats, popular items stay candidates."""
+    """Probabilities sum to one; what a popular item owes to being one is no repeat."""
     bundle = load_bundle(bundle_path)
     network = bundle.network
     network.config = replace(network.config, repeats=RepeatConfig(max_popular=9, max_favoured=2))
@@ -185,20 +187,40 @@ def test_popular_items_are_served_as_in_training(bundle_path: Path) -> None:
         assert one.score == pytest.approx(expected[one.item.item_id], abs=1e-4)
     had = set(state.rows["item_id"].tolist())
     popular = set(bundle.catalogue.item_ids[bundle.catalogue.by_popularity()[:9]].tolist())
-    without = Recommender(bundle).recommend(state, replace(query, repeats=False))
-    context = Recommender(bundle).encode_state(state)
-    explained = Recommender(bundle).explain(context, replace(query, repeats=False), without)
-    owing = {
-        one.item.item_id for one, why in zip(without, explained, strict=True) if why.repeats > 0
-    }
-    assert owing == popular - had
+    assert popular - had
+    recommender = Recommender(bundle)
+    explained = recommender.explain(recommender.encode_state(state), query, found)
+    owing = {one.item.item_id for one, why in zip(found, explained, strict=True) if why.repeats}
+    assert owing == had
+    for why in explained:
+        assert why.recent + why.mid_term + why.lifecycle + why.repeats == pytest.approx(1, abs=1e-5)
+
+
+def test_leaving_out_what_was_had_is_ranked_as_it_is_served(
+    bundle_path: Path, event_log: EventLog
+) -> None:
+    """What is blocked takes nothing of the gate, nor of the popular candidates' shares."""
+    bundle, histories = load_bundle(bundle_path), build_histories(event_log)
+    network = bundle.network
+    network.config = replace(network.config, repeats=RepeatConfig(max_popular=30, max_favoured=2))
+    length = histories.train_cuts - histories.user_start[histories.train_cuts]
+    cuts = histories.train_cuts[(length > 1) & (length <= 16)][:6]
+    builder = BatchBuilder(histories, bundle.catalogue, network.config, bundle.history, 9)
+    ranked = rank_at(network, bundle.trie, builder, cuts, 1_000, only_new=True)
+    recommender = Recommender(bundle)
+    for cut, best in zip(cuts.tolist(), ranked, strict=True):
+        rows = histories.rows[histories.user_start[cut] : cut]
+        without = ItemFilter(exclude_ids=np.unique(rows["item_id"]))
+        query = Query(k=len(bundle.catalogue), beam_width=1_000, filter=without)
+        served = recommender.recommend(state_of(rows), query)
+        assert bundle.catalogue.item_ids[best].tolist() == [one.item.item_id for one in served]
 
 
 def test_candidates_are_the_strongest_known_items(bundle: Bundle) -> None:
     rows = make_rows(9)
     rows["item_id"], rows["kinds"] = [1, 1, 1, 2, 2, 3, 10_000, 10_000, 10_000], 2
     contexts = [statistics_of(rows), empty_statistics(), statistics_of(rows[-3:])]
-    found = repeat_candidates(contexts, bundle.catalogue, 257, 2)
+    found = repeat_candidates(contexts, bundle.catalogue, FEATURES, 2)
     assert bundle.catalogue.item_ids[found.items[0]].tolist() == [1, 2]
     assert found.items[1:].tolist() == [[-1, -1], [-1, -1]]
     assert found.sids[1:].tolist() == [[-1, -1], [-1, -1]]
@@ -208,13 +230,13 @@ def test_an_item_disliked_at_last_is_no_candidate(bundle: Bundle) -> None:
     rows = make_rows(6)
     rows["item_id"], rows["kinds"] = [1, 2, 3, 1, 2, 2], 2
     rows["kinds"][[3, 4]] |= DISLIKE_MASK
-    found = repeat_candidates([statistics_of(rows)], bundle.catalogue, 257, 99)
+    found = repeat_candidates([statistics_of(rows)], bundle.catalogue, FEATURES, 99)
     assert bundle.catalogue.item_ids[found.items[0]].tolist() == [2, 3]
-    without = repeat_candidates([statistics_of(rows[[0, 1, 2, 5]])], bundle.catalogue, 257, 99)
+    without = repeat_candidates([statistics_of(rows[[0, 1, 2, 5]])], bundle.catalogue, FEATURES, 99)
     again = bundle.catalogue.item_ids[without.items[0]].tolist().index(2)
     own = slice(NEW + 1)  # the kind's features lack what was disliked
     assert torch.equal(found.features[0, 0, own], without.features[0, again, own])
-    nothing = repeat_candidates([statistics_of(rows[3:5])], bundle.catalogue, 257, 99)
+    nothing = repeat_candidates([statistics_of(rows[3:5])], bundle.catalogue, FEATURES, 99)
     assert not nothing.real.any()
 
 
@@ -238,7 +260,7 @@ def test_scores_equal_a_loop_over_items() -> None:
     seen = [[5, 2, 3, 6.5, 1, 7, 9], [1, 0, 0, 0, 2, 3, 4], [2, 2, 4, 2.5, 0, 0, 1]]
     module.set_item_counts(torch.tensor([4, 4, 9]), torch.tensor(seen))
     rows = torch.tensor([[4, 9, 1]])
-    candidates = RepeatCandidates(rows, rows, rows, torch.randn(1, 3, NUM_FEATURES))
+    candidates = RepeatCandidates(rows, rows, rows[..., None], torch.randn(1, 3, NUM_FEATURES))
     candidates.features[..., NEW] = torch.tensor([0.0, 0.0, 1.0])
     vectors = torch.randn(1, 3, 8)
     module.standardise(candidates, vectors)

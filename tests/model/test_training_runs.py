@@ -13,6 +13,7 @@ from rich.progress import Progress
 from safetensors.torch import load_file, save_file
 
 from model.errors import TrainingError, TrainingRunError, TrainingStopped
+from model.repeats import RepeatConfig
 from model.training import repeat_stage
 from model.training.checkpoint import load_checkpoint, save_checkpoint
 from model.training.config import StageRules, TrainConfig
@@ -150,6 +151,21 @@ def test_a_run_that_diverges_stops_at_once_and_writes_no_bundle(
     assert (whole[0] / "bundle").stat().st_ino == before
     *_, last = (tmp_path / "run" / "metrics.csv").read_text().splitlines()
     assert "nan" in last or "inf" in last
+
+
+def test_a_run_without_repeats_goes_on_like_any(event_log: EventLog, tmp_path: Path) -> None:
+    """It begins with stage "dense"."""
+    network = replace(CONFIG.network, repeats=RepeatConfig(enabled=False))
+    config = replace(CONFIG, network=network)
+    report = run(event_log, tmp_path / "whole", config)
+    assert [stage["name"] for stage in report["stages"]] == ["dense", "indexer", "selection"]
+    with pytest.raises(TrainingStopped):
+        run(event_log, tmp_path / "stopped", config, stop_after=2)
+    again = run(event_log, tmp_path / "stopped", config)
+    assert losses(again) == losses(report)
+    assert rows(tmp_path / "stopped") == rows(tmp_path / "whole")
+    first, second = weights(tmp_path / "whole"), weights(tmp_path / "stopped")
+    assert all(torch.equal(first[name], second[name]) for name in first)
 
 
 def test_repeats_that_diverge_say_how_to_do_without(

@@ -1,7 +1,9 @@
 """Contexts that grow by what is new, and the fused decoder on them, against the whole history at every call."""
 
+import gc
 from dataclasses import replace
 from typing import Any
+from weakref import ref
 
 import numpy as np
 import pytest
@@ -10,6 +12,7 @@ from hypothesis import given, settings, strategies as st
 from torch import Tensor
 
 from model.bundle import Bundle
+from model.catalogue import CatalogueItem
 from model.compression import Compressor
 from model.decoder import Context
 from model.engine import TorchEngine
@@ -21,6 +24,7 @@ from model.network import Network
 from model.query import ItemFilter, Query
 from model.recommender import Recommender
 from model.scorer import Scorer
+from model.trie import Trie
 from model.user_context import Reused, UserContext
 from state.chunk_codec import decode_rows
 from state.key_value_store import MemoryStore
@@ -147,6 +151,39 @@ def test_requests_of_any_length_share_a_batch(bundle: Bundle) -> None:
         )
         if query.filter.allow_tags:
             assert {one.item.tag for one in found} <= {1, 2}
+
+
+def test_a_replaced_catalogue_goes_though_users_stay(bundle: Bundle) -> None:
+    recommender = Recommender(bundle)
+    contexts = [recommender.encode(grown(bundle, length)[1])[0] for length in (1, 9, 25)]
+    view, gone = recommender.view, []
+    for number, context in enumerate(contexts):
+        item, sid = CatalogueItem(9_000 + number), np.array([bundle.catalogue.sid_of_item(0)])
+        catalogue = bundle.catalogue.with_items([item], sid)
+        trie = Trie(catalogue.sids_SD, catalogue.sid_counts_S)
+        recommender.swap(replace(view, catalogue=catalogue, trie=trie))
+        gone.append(ref(catalogue))
+        del catalogue
+        assert recommender.answer([context], [Query(k=3)])[0]
+    recommender.swap(view)
+    assert all(recommender.answer(contexts[:1], [Query(k=3)]))
+    gc.collect()
+    assert [catalogue() for catalogue in gone] == [None] * 3
+    assert all(recommender.answer(contexts, [Query(k=3)] * 3))
+
+
+def test_what_is_kept_for_repeats_is_counted(bundle: Bundle) -> None:
+    """Before it is there: a cache asks when it puts a user in."""
+    context, _ = Recommender(bundle).encode(grown(bundle, 20)[1])
+    without = replace(context, max_candidates=0).num_bytes
+    num_bytes = context.num_bytes
+    Recommender(bundle).answer([context], [Query(k=3)])
+    assert context.evidence is not None
+    _, evidence, mixture = context.evidence
+    (by_item,) = mixture.share_by_item
+    parts = (evidence.items, evidence.sids, evidence.scores, evidence.new, mixture.shares, *by_item)
+    assert num_bytes - without >= sum(part.nbytes for part in parts) > 0
+    assert context.num_bytes == num_bytes
 
 
 def test_work_ends_when_nobody_waits(bundle: Bundle) -> None:
