@@ -1,6 +1,6 @@
 """Ports of this machine: which are free, and which to take."""
 
-import random
+import secrets
 import socket
 from collections.abc import Iterable
 
@@ -31,7 +31,8 @@ def choose_ports(wanted: Iterable[int]) -> tuple[int, int]:
 def free_port() -> int:
     """Any that is free. No client takes it before the server does, or while that is away; another server might."""
     for _ in range(_TRIES):
-        if is_free(port := random.choice(_BELOW_CLIENTS)):  # noqa: S311
+        # Not `random`: who seeds it alike in two processes would have both take the same ports.
+        if is_free(port := secrets.choice(_BELOW_CLIENTS)):
             return port
     with socket.create_server(("127.0.0.1", 0)) as probe:
         return int(probe.getsockname()[1])

@@ -3,6 +3,7 @@
 import asyncio
 import json
 import os
+import random
 import socket
 import subprocess
 import sys
@@ -20,7 +21,7 @@ from services.cli.output import CommandError
 from services.detached_kafka import record_path, running_kafka
 from services.errors import LocalKafkaError
 from services.local_kafka import RunningKafka, start_kafka
-from services.ports import choose_ports
+from services.ports import choose_ports, free_port
 from stream.topics import TopicsConfig, describe_cluster, ensure_topics
 
 pytestmark = pytest.mark.broker
@@ -232,3 +233,11 @@ def test_a_record_that_cannot_be_read(own_state: Path) -> None:
     with pytest.raises(LocalKafkaError, match="cannot be understood"):
         running_kafka()
     record_path().unlink()
+
+
+def test_processes_that_seed_alike_take_other_ports() -> None:
+    taken = []
+    for _ in range(2):
+        random.seed(0)
+        taken.append([free_port() for _ in range(5)])
+    assert taken[0] != taken[1]
