@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 from aiokafka.admin import AIOKafkaAdminClient
+from aiokafka.errors import GroupCoordinatorNotAvailableError
 
 from model.bundle import load_bundle
 from protos import recommender_pb2 as wire
@@ -32,9 +33,15 @@ def deployed(
 ) -> Iterator[Deployment]:
     deployment = Deployment(tmp_path, kafka.bootstrap, topics, bundle)
     yield deployment
-    if deployment.process is not None:
-        deployment.process.kill()
-        print(deployment.log.read_text())
+    end(deployment)
+
+
+def end(deployed: Deployment) -> None:
+    """SIGKILL whatever still runs, and show what it said."""
+    if deployed.process is not None:
+        deployed.process.kill()
+        deployed.process.wait()
+        print(deployed.log.read_text())
 
 
 def views(item: int, count: int, *, first: int = 0) -> list[Interaction]:
@@ -179,18 +186,18 @@ async def test_members_come_and_go_under_a_stream_of_events(
         first.stop()
     finally:
         for member in members:
-            if member.process is not None:
-                member.process.kill()
-            print(member.log.read_text())
+            end(member)
     assert await counted(first) == {7: sent}
 
 
 async def num_members_of(deployed: Deployment) -> int:
-    """As the coordinator says; 0 while they are at odds."""
+    """As the coordinator says; 0 while they are at odds, and while a fresh broker has none."""
     client = AIOKafkaAdminClient(bootstrap_servers=deployed.bootstrap)
     await client.start()
     try:
         [response] = await client.describe_consumer_groups([deployed.topics.trending])
+    except GroupCoordinatorNotAvailableError:
+        return 0
     finally:
         await client.close()
     [(_, _, state, _, _, members, *_)] = response.groups
