@@ -11,6 +11,7 @@ from rich.progress import track
 from rich.table import Table
 
 from bench.quality.complete_journey import load_task
+from bench.quality.events import make_event_log
 from bench.quality.gemstream_ranker import Gemstream, rank
 from bench.quality.task import Budget
 from bench.report import write_report
@@ -22,9 +23,10 @@ from protos.recommender_pb2 import SOURCE_PERSONAL, Degradation, RecommendReques
 from services import clients
 from services.channels import Target
 from state.event_log import EventLog
-from state.interaction import hash_events
+from state.interaction import INTERACTION
 from state.segments import HistoryConfig
 
+_GIVEN = [name for name in INTERACTION.names or () if name != "event_hash"]
 K = 20
 NUM_USERS = 200
 BEAM_WIDTH = 64
@@ -125,13 +127,8 @@ def history_log(histories: Histories, cuts: Index) -> EventLog:
     """Everything before each cut, as it happened."""
     starts = histories.user_start[cuts]
     places = np.concatenate([np.arange(a, b) for a, b in zip(starts, cuts, strict=True)])
-    index = np.repeat(np.arange(len(cuts)), cuts - starts)
-    in_time = np.argsort(histories.rows["event_time_ms"][places], kind="stable")
-    places, index = places[in_time], index[in_time]
-    rows = histories.rows[places].copy()
-    event_ids = [str(place) for place in places.tolist()]
-    rows["event_hash"] = hash_events(event_ids, rows["event_time_ms"])
-    return EventLog([name_of(user) for user in histories.users[cuts]], index, event_ids, rows)
+    names = np.array([name_of(user) for user in histories.users[places].tolist()])
+    return make_event_log(names, {name: histories.rows[name][places] for name in _GIVEN})
 
 
 def _ask(where: Deployment, user: str) -> Ranking:

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from rich.progress import Progress
 
-from bench.quality.served import BEAM_WIDTH, K, choose_cuts, compare, history_log, serve
+from bench.quality.served import BEAM_WIDTH, K, choose_cuts, compare, history_log, name_of, serve
 from model.bundle import load_bundle
 from model.training.batches import BatchBuilder
 from model.training.evaluate import rank_at
@@ -41,8 +41,8 @@ def test_a_served_history_is_everything_before_the_cut() -> None:
     log = history_log(histories, cuts)
     assert np.all(np.diff(log.rows["event_time_ms"]) >= 0)
     assert len(set(log.event_ids)) == len(log.event_ids)
-    for place, cut in enumerate(cuts):
-        of_user = log.rows[log.user_index == place]
+    for cut in cuts:
+        of_user = log.rows[log.user_index == log.user_ids.index(name_of(histories.users[cut]))]
         expected = histories.rows[histories.user_start[cut] : cut]
         assert np.array_equal(of_user["item_id"], expected["item_id"])
 
