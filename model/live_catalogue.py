@@ -5,7 +5,7 @@ What is served follows from the bundle and the newest word on each item alone, i
 
 import time
 from collections import ChainMap, Counter, deque
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -64,9 +64,18 @@ class _Kept:
 class LiveCatalogue:
     """One thread calls everything but `build`, which may run in another, one at a time, between `take` and `publish`."""
 
-    def __init__(self, bundle: Bundle, keep_versions: int = 32) -> None:
-        """Serves the bundle's own catalogue; keeps what it needs to go back by `keep_versions` - 1 versions."""
+    def __init__(
+        self,
+        bundle: Bundle,
+        keep_versions: int = 32,
+        prepare: Callable[[CatalogueView], None] | None = None,
+    ) -> None:
+        """Serves the bundle's own catalogue; keeps what it needs to go back by `keep_versions` - 1 versions.
+
+        `prepare`, part of every build, makes ready what requests need of the view to come.
+        """
         self.placement = Placement(bundle)
+        self._prepare = prepare
         self._states: dict[int, State] = {}
         self._pending: dict[int, Change | None] = {}
         self._taken: dict[int, Change | None] = {}
@@ -139,6 +148,8 @@ class LiveCatalogue:
         started_s = time.perf_counter()
         states = self.placement.states(batch.changes)
         view = self._view_with(states, batch.expired)
+        if self._prepare is not None:
+            self._prepare(view)
         return Built(batch, states, view, time.perf_counter() - started_s)
 
     def publish(self, built: Built) -> CatalogueVersion:

@@ -20,7 +20,6 @@ from model.errors import ModelConfigError
 from model.explain import explain
 from model.fused_decoder import FusedDecoder, Memory
 from model.item_scorer import ItemScorer
-from model.next_item import NextItems
 from model.primer import empty_memory
 from model.query import Explanation, ItemIds, Mask, Query, Recommended
 from model.ranking import rank_items
@@ -63,6 +62,14 @@ class _Request:
         return replace(self, width=width, per_code=per_code)
 
 
+@dataclass(frozen=True)
+class _Searched:
+    """What a request reads once and keeps; replaced whole, from any thread."""
+
+    view: CatalogueView
+    scorer: ItemScorer
+
+
 class Recommender:
     """Recommends from one bundle and a catalogue that may change. Deterministic; one thread generates."""
 
@@ -95,9 +102,8 @@ class Recommender:
         self._encoder = ContextEncoder(bundle, fused, self._engine.precision, self._engine.device)
         self.beam_width = beam_width
         self._max_per_first_code, self._exact = max_per_first_code, exact
-        self.view = CatalogueView.of(bundle.catalogue, bundle.trie)
-        """What is searched; a request reads it once. Replaced whole by `swap`, from any thread."""
-        self._item_scorer: ItemScorer | None = None
+        self._prepared = ItemScorer(bundle.network, bundle.catalogue)
+        self._searched = _Searched(CatalogueView.of(bundle.catalogue, bundle.trie), self._prepared)
 
     @property
     def bundle_version(self) -> str:
@@ -114,9 +120,26 @@ class Recommender:
         """How it cuts histories."""
         return self.bundle.history
 
+    @property
+    def view(self) -> CatalogueView:
+        """What is searched."""
+        return self._searched.view
+
+    def prepare(self, view: CatalogueView) -> None:
+        """Make ready what `swap` to the view's catalogue needs. Takes its time, in any thread, while requests are answered."""
+        if self._scorer_of(view.catalogue) is None:
+            self._prepared = ItemScorer(self.bundle.network, view.catalogue)
+
     def swap(self, view: CatalogueView) -> None:
-        """Search another catalogue from the next batch on; requests under way keep theirs."""
-        self.view = view
+        """Search another catalogue from the next batch on; requests under way keep theirs. At once after `prepare`."""
+        scorer = self._scorer_of(view.catalogue)
+        if scorer is None:
+            scorer = ItemScorer(self.bundle.network, view.catalogue)
+        self._searched = _Searched(view, scorer)
+
+    def _scorer_of(self, catalogue: Catalogue) -> ItemScorer | None:
+        ready = (self._searched.scorer, self._prepared)
+        return next((one for one in ready if one.catalogue is catalogue), None)
 
     def recommend(self, state: UserState, query: Query) -> list[Recommended]:
         """The best items for a user of whom nothing is cached; as `answer`."""
@@ -144,7 +167,8 @@ class Recommender:
         When a small beam or diversity leaves too few, the search is repeated wider, up to the whole catalogue. `check` is
         called before every step; what it raises ends the work.
         """
-        view = self.view
+        searched = self._searched
+        view = searched.view
         requests = [
             self._request(i, context, query, view)
             for i, (context, query) in enumerate(zip(contexts, queries, strict=True))
@@ -153,7 +177,8 @@ class Recommender:
         while requests:
             wider = []
             for group in _alike(requests):
-                for request, found in zip(group, self._search(group, view, check), strict=True):
+                found_by = self._search(group, searched, check)
+                for request, found in zip(group, found_by, strict=True):
                     if found is None:
                         wider.append(request.wider())
                     else:
@@ -204,13 +229,15 @@ class Recommender:
         return context.evidence[1:]
 
     def _search(
-        self, group: Sequence[_Request], view: CatalogueView, check: Callable[[], None]
+        self, group: Sequence[_Request], searched: _Searched, check: Callable[[], None]
     ) -> list[list[Recommended] | None]:
         """Per request of the same width its answer; None where a wider search might find more or better ones."""
-        catalogue, trie, per_code = view.catalogue, view.trie, group[0].per_code
+        view, per_code = searched.view, group[0].per_code
+        catalogue, trie = view.catalogue, view.trie
         contexts = [request.context for request in group]
         mixture = RepeatMixture.join([request.mixture for request in group])
-        mixture = replace(mixture, next_items=self._next_items(contexts, catalogue))
+        next_items = searched.scorer.score([context.newest[1] for context in contexts])
+        mixture = replace(mixture, next_items=next_items)
         scorer = Scorer(self.bundle.network, self._engine, contexts, check)
         limits = Limits(per_code, _blocked_nodes(group, view))
         width = min(group[0].width, trie.num_sids)
@@ -228,15 +255,6 @@ class Recommender:
             else:
                 answers.append(None)
         return answers
-
-    def _next_items(
-        self, contexts: Sequence[UserContext], catalogue: Catalogue
-    ) -> NextItems | None:
-        """What is said of the catalogue's items beside their codes; None where the network scores none."""
-        scorer = self._item_scorer
-        if scorer is None or scorer.catalogue is not catalogue:
-            scorer = self._item_scorer = ItemScorer(self.bundle.network, catalogue)
-        return scorer.score([context.newest[1] for context in contexts])
 
     def _settled(self, last_log_prob: float, dropped: float) -> bool:
         """An item is no more probable than its SID, so what lies above all that was dropped stays where it is."""
@@ -264,9 +282,10 @@ class Recommender:
         self, context: UserContext, query: Query, found: Sequence[Recommended]
     ) -> list[Explanation]:
         """What each item of the answer to `query` came from; one more pass of the decoder over its SIDs."""
-        view, mid_term = self.view, context.user.state.mid_term(self.history)
+        searched, mid_term = self._searched, context.user.state.mid_term(self.history)
+        view = searched.view
         mixture = self._request(0, context, query, view).mixture
-        mixture = replace(mixture, next_items=self._next_items([context], view.catalogue))
+        mixture = replace(mixture, next_items=searched.scorer.score([context.newest[1]]))
         bundle = replace(self.bundle, catalogue=view.catalogue, trie=view.trie)
         return explain(bundle, self._encoder.as_context(context), mid_term, mixture, found)
 

@@ -77,7 +77,7 @@ class BundleLoader:
     def _catalogue(self, bundle: Bundle, recommender: Recommender) -> CatalogueFollower:
         """Without Kafka it stays the bundle's own. New items have SIDs of the bundle's own tokenizer."""
         settings = self.settings
-        live = LiveCatalogue(bundle, settings.catalogue.keep_versions)
+        live = LiveCatalogue(bundle, settings.catalogue.keep_versions, recommender.prepare)
         recommender.swap(live.view)
         return CatalogueFollower(
             live,

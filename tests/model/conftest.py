@@ -11,7 +11,7 @@ from rich.progress import Progress
 from model.bundle import Bundle, load_bundle
 from model.training.train import train
 from state.event_log import EventLog
-from tests.model.worlds import SMALL, make_event_log
+from tests.model.worlds import SCORING, SMALL, make_event_log
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -35,6 +35,14 @@ def bundle_path(event_log: EventLog, tmp_path_factory: pytest.TempPathFactory) -
 @pytest.fixture(scope="session")
 def bundle(bundle_path: Path) -> Bundle:
     return load_bundle(bundle_path)
+
+
+@pytest.fixture(scope="session")
+def scoring(event_log: EventLog, tmp_path_factory: pytest.TempPathFactory) -> Bundle:
+    """A bundle whose network scores items."""
+    path = tmp_path_factory.mktemp("scoring") / "bundle"
+    train(event_log, None, SCORING, path, Progress(disable=True))
+    return load_bundle(path)
 
 
 @pytest.fixture

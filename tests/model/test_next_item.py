@@ -40,23 +40,10 @@ from state.item_statistics import statistics_of
 from state.user_state import UserMeta, UserState
 from tests.model.plain_context import plain_mixture
 from tests.model.whole_context import whole_context
-from tests.model.worlds import SMALL, make_rows
+from tests.model.worlds import SCORING, SMALL, make_rows
 
-NETWORK = replace(
-    SMALL.network,
-    features=replace(SMALL.network.features, item_hashes=2),
-    next_item=NextItemConfig(enabled=True, dropout=0.1, weight=0.4, positions=3),
-)
-CONFIG = replace(SMALL, network=NETWORK, newest_cuts=0.5)
-LAYER = SMALL.network.layer
-
-
-@pytest.fixture(scope="module")
-def scoring(event_log: EventLog, tmp_path_factory: pytest.TempPathFactory) -> Bundle:
-    """A bundle whose network scores items."""
-    path = tmp_path_factory.mktemp("scoring") / "bundle"
-    train(event_log, None, CONFIG, path, Progress(disable=True))
-    return load_bundle(path)
+NETWORK = SCORING.network
+LAYER = NETWORK.layer
 
 
 @pytest.fixture(scope="module")
@@ -307,14 +294,14 @@ def test_tastes_are_learnt_by_items_alone(event_log: EventLog, tmp_path: Path) -
     """As by codes: popularity finds a third."""
     next_item = replace(NETWORK.next_item, weight=0.99)
     network = replace(NETWORK, next_item=next_item, repeats=RepeatConfig(enabled=False))
-    config = replace(CONFIG, max_steps=60, table_rate=1.0, network=network)
+    config = replace(SCORING, max_steps=60, table_rate=1.0, network=network)
     report = train(event_log, None, config, tmp_path / "longer", Progress(disable=True))
     assert report["recall_at_20"]["network"] > 0.8
 
 
 def test_without_repeats_nothing_is_a_candidate(event_log: EventLog, tmp_path: Path) -> None:
     network = replace(NETWORK, repeats=RepeatConfig(enabled=False))
-    config = replace(CONFIG, network=network, max_steps=3)
+    config = replace(SCORING, network=network, max_steps=3)
     report = train(event_log, None, config, tmp_path / "none", Progress(disable=True))
     assert [stage["name"] for stage in report["stages"]] == ["dense", "indexer", "selection"]
     bundle = load_bundle(tmp_path / "none")

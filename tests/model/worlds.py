@@ -1,5 +1,7 @@
 """Small worlds for the model's tests: rows, an event log with structure, a configuration that trains in seconds."""
 
+from dataclasses import replace
+
 import numpy as np
 
 from model.features import FeatureConfig
@@ -7,6 +9,7 @@ from model.layers import LayerConfig
 from model.lifecycle import LifecycleConfig
 from model.mid_term import MidTermConfig
 from model.network import NetworkConfig
+from model.next_item import NextItemConfig
 from model.repeats import RepeatConfig
 from model.tokenizer.item_vectors import ItemVectorConfig
 from model.tokenizer.tokenizer import TokenizerConfig
@@ -75,3 +78,14 @@ SMALL = TrainConfig(
     evaluation_users=12,
     num_threads=1,
 )
+
+SCORING = replace(
+    SMALL,
+    network=replace(
+        SMALL.network,
+        features=replace(SMALL.network.features, item_hashes=2),
+        next_item=NextItemConfig(enabled=True, dropout=0.1, weight=0.4, positions=3),
+    ),
+    newest_cuts=0.5,
+)
+"""Items are scored beside their codes."""
