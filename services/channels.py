@@ -26,11 +26,13 @@ def open_channel(target: Target) -> grpc.Channel:
     """For blocking calls. Nothing is connected before the first."""
     if target.credentials.tls is None:
         return grpc.insecure_channel(target.address, options=_OPTIONS)
-    return grpc.secure_channel(target.address, target.credentials.tls, options=_OPTIONS)
+    return grpc.secure_channel(target.address, target.credentials.tls.current(), options=_OPTIONS)
 
 
 def open_aio_channel(target: Target) -> grpc.aio.Channel:
     """For calls from an event loop. Nothing is connected before the first."""
     if target.credentials.tls is None:
         return grpc.aio.insecure_channel(target.address, options=_OPTIONS)
-    return grpc.aio.secure_channel(target.address, target.credentials.tls, options=_OPTIONS)
+    return grpc.aio.secure_channel(
+        target.address, target.credentials.tls.current(), options=_OPTIONS
+    )

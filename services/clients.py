@@ -11,10 +11,11 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from protos import admin_pb2, admin_pb2_grpc, recommender_pb2, recommender_pb2_grpc, state_pb2
 from protos.state_pb2_grpc import StateServiceStub
-from services.channels import Target, open_aio_channel, open_channel
+from services.channels import Target, open_channel
 from services.circuit_breaker import CircuitBreaker
 from services.credentials import ClientCredentials
 from services.errors import NotFound, Unreachable
+from services.renewed_channel import RenewedChannel
 from services.state_messages import (
     known_seen_to_wire,
     known_to_wire,
@@ -33,6 +34,15 @@ from stream.topics import partition_of
 
 _PLAIN = ClientCredentials()
 _STATE_SERVICE = "gemstream.v1.StateService"
+_Metadata = tuple[tuple[str, str], ...]
+
+
+class _Stubs:
+    """Of a state node."""
+
+    def __init__(self, channel: grpc.aio.Channel) -> None:
+        self.state = StateServiceStub(channel)
+        self.health = health_pb2_grpc.HealthStub(channel)
 
 
 class StateClient(AbstractAsyncContextManager["StateClient"]):
@@ -45,9 +55,7 @@ class StateClient(AbstractAsyncContextManager["StateClient"]):
         self._address = address
         self._timeout_s = timeout_s
         self._reads = CircuitBreaker(address)
-        self._channel = open_aio_channel(Target(address, credentials))
-        self._stub = StateServiceStub(self._channel)
-        self._health = health_pb2_grpc.HealthStub(self._channel)
+        self._channel = RenewedChannel(Target(address, credentials), _Stubs, timeout_s)
 
     async def __aexit__(self, *error: object) -> None:
         """Close the channel."""
@@ -56,7 +64,7 @@ class StateClient(AbstractAsyncContextManager["StateClient"]):
     async def read_user(self, user_id: str, bundle_version: str) -> UserState | None:
         """The user's state; None when there is none. Raises Unreachable."""
         request = state_pb2.GetUserStateRequest(user_id=user_id, bundle_version=bundle_version)
-        reply = await self._find(self._stub.GetUserState, request)
+        reply = await self._find("GetUserState", request)
         return None if reply is None else user_from_wire(reply).decode(user_id)
 
     async def read_delta(
@@ -73,7 +81,7 @@ class StateClient(AbstractAsyncContextManager["StateClient"]):
         request = state_pb2.GetUserStateRequest(user_id=user_id, bundle_version=bundle_version)
         if known is not None:
             request.known.CopyFrom(known_to_wire(known))
-        reply = await self._find(self._stub.GetUserState, request, timeout_s)
+        reply = await self._find("GetUserState", request, timeout_s)
         return None if reply is None else decode_delta(user_id, user_from_wire(reply))
 
     async def read_seen(
@@ -83,26 +91,33 @@ class StateClient(AbstractAsyncContextManager["StateClient"]):
         request = state_pb2.GetSeenItemsRequest(user_id=user_id)
         if known is not None:
             request.known.CopyFrom(known_seen_to_wire(known))
-        reply = await self._find(self._stub.GetSeenItems, request, timeout_s)
+        reply = await self._find("GetSeenItems", request, timeout_s)
         return None if reply is None else seen_from_wire(reply)
 
-    async def _find(self, method: Any, request: Any, timeout_s: float | None = None) -> Any:
+    async def _find(self, method: str, request: Any, timeout_s: float | None = None) -> Any:
         """The reply; None for NOT_FOUND. Raises Unreachable at once where the node has just said nothing in time."""
         timeout_s = _shorter(self._timeout_s, timeout_s)
         with self._reads.call():
             try:
-                return await method(request, timeout=timeout_s, metadata=outgoing_trace())
-            except grpc.RpcError as error:
-                mapped = from_rpc_error(error, self._address)
-                if isinstance(mapped, NotFound):
-                    return None
-                raise mapped from error
+                return await self._ask(method, request, timeout_s, outgoing_trace())
+            except NotFound:
+                return None
+
+    async def _ask(
+        self, method: str, request: Any, timeout_s: float, metadata: _Metadata = ()
+    ) -> Any:
+        """The reply. Raises what its status means."""
+        call = getattr(self._channel.stubs().state, method)
+        try:
+            return await call(request, timeout=timeout_s, metadata=metadata)
+        except grpc.RpcError as error:
+            raise from_rpc_error(error, self._address) from error
 
     async def is_ready(self) -> bool:
         """Whether the node answers and has caught up."""
         request = health_pb2.HealthCheckRequest(service=_STATE_SERVICE)
         try:
-            reply = await self._health.Check(request, timeout=self._timeout_s)
+            reply = await self._channel.stubs().health.Check(request, timeout=self._timeout_s)
         except grpc.RpcError:
             return False
         return bool(reply.status == health_pb2.HealthCheckResponse.SERVING)
@@ -112,10 +127,7 @@ class StateClient(AbstractAsyncContextManager["StateClient"]):
         request = state_pb2.GetRolledRequest(
             user_id=user_id, bundle_version=bundle_version, max_chunks=max_chunks
         )
-        try:
-            return rolled_from_wire(await self._stub.GetRolled(request, timeout=self._timeout_s))
-        except grpc.RpcError as error:
-            raise from_rpc_error(error, self._address) from error
+        return rolled_from_wire(await self._ask("GetRolled", request, self._timeout_s))
 
     async def put_summary(
         self, user_id: str, summary: Summary, base_boundary: int, epoch: int
@@ -127,10 +139,7 @@ class StateClient(AbstractAsyncContextManager["StateClient"]):
             base_boundary=base_boundary,
             epoch=epoch,
         )
-        try:
-            reply = await self._stub.PutSummary(request, timeout=self._timeout_s)
-        except grpc.RpcError as error:
-            raise from_rpc_error(error, self._address) from error
+        reply = await self._ask("PutSummary", request, self._timeout_s)
         return reply.stored, reply.complete
 
     async def report_failure(self, user_id: str, bundle_version: str, reason: str) -> None:
@@ -138,10 +147,7 @@ class StateClient(AbstractAsyncContextManager["StateClient"]):
         request = state_pb2.ReportFailureRequest(
             user_id=user_id, bundle_version=bundle_version, reason=reason
         )
-        try:
-            await self._stub.ReportFailure(request, timeout=self._timeout_s)
-        except grpc.RpcError as error:
-            raise from_rpc_error(error, self._address) from error
+        await self._ask("ReportFailure", request, self._timeout_s)
 
 
 class StateClients:

@@ -4,9 +4,7 @@ import os
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-import grpc
-
-from services.certificate_files import CertificateFiles, read_pem
+from services.certificate_files import CertificateFiles, ClientCertificateFiles, read_pem
 from services.errors import SettingsError
 from state.errors import ConfigError
 
@@ -16,7 +14,7 @@ _MIN_TOKEN_LENGTH = 16
 
 @dataclass(frozen=True, kw_only=True)
 class TlsConfig:
-    """Files in PEM; servers take renewed ones, clients read theirs once. Raises ConfigError for half a configuration."""
+    """Files in PEM; servers and clients take renewed ones. Raises ConfigError for half a configuration."""
 
     certificate: Path | None = None
     """Of this process: servers speak TLS with it, clients show it. With the chain, leaf first."""
@@ -64,7 +62,7 @@ class ServerCredentials:
 class ClientCredentials:
     """What a client trusts and shows; by default plain text and nothing."""
 
-    tls: grpc.ChannelCredentials | None = None
+    tls: ClientCertificateFiles | None = None
     token: str | None = field(default=None, repr=False)
 
     @property
@@ -88,14 +86,7 @@ def client_credentials(tls: TlsConfig, admin: AdminConfig | None = None) -> Clie
     token = None if admin is None else _admin_token(admin)
     if tls.ca is None and tls.certificate is None:
         return ClientCredentials(None, token)
-    credentials = grpc.ssl_channel_credentials(
-        root_certificates=None if tls.ca is None else read_pem(tls.ca, "tls.ca"),
-        private_key=None if tls.key is None else read_pem(tls.key, "tls.key"),
-        certificate_chain=None
-        if tls.certificate is None
-        else read_pem(tls.certificate, "tls.certificate"),
-    )
-    return ClientCredentials(credentials, token)
+    return ClientCredentials(ClientCertificateFiles(tls.ca, tls.certificate, tls.key), token)
 
 
 def _admin_token(admin: AdminConfig) -> str | None:
