@@ -1,6 +1,7 @@
 """The partitions that this node has open, one database each."""
 
 import threading
+from collections import Counter
 from collections.abc import Callable
 
 from state.errors import StoreClosed
@@ -38,6 +39,8 @@ class PartitionStores:
         self._max_cached_users = max_cached_users
         self._before_open = before_open
         self._after_open = after_open
+        self.released_users: Counter[int] = Counter()
+        """Per partition that was ever open, users who left the quarantine because they were found whole."""
         self._stores: dict[int, UserStore] = {}
         self._opening = threading.Lock()
         self._lock = threading.Lock()
@@ -60,6 +63,7 @@ class PartitionStores:
         database = self._open_database(partition)
         try:
             store = UserStore(database, self.history, partition, self._max_cached_users)
+            self.released_users[partition] += store.quarantine.num_released
             self._after_open(store)
         except BaseException:
             database.close()

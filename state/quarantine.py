@@ -38,6 +38,8 @@ class Quarantine:
         self._lock = threading.Lock()
         self.users: Mapping[str, str] = dict(read_damaged_users(store))
         """Why, by user id; replaced whole."""
+        self.num_released = 0
+        """Who was marked and found whole when the store was opened."""
         if self.users:
             self._release_whole()
 
@@ -112,6 +114,7 @@ class Quarantine:
         if whole:
             self._store.write(batch)
             self.released(whole)
+            self.num_released = len(whole)
         for user_id in sorted(whole):
             log.error(
                 "partition %d: user %r is whole again, and left the quarantine; the events that came meanwhile are dead letters "

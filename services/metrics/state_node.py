@@ -214,6 +214,12 @@ class StateNodeCollector(Collector):
             quarantined,
             ["partition"],
         )
+        yield metric_counters(
+            "released_users",
+            "Users who left the quarantine because they were found whole; dead letters of theirs wait for a replay.",
+            {labels_of(each): num for each, num in self.stores.released_users.copy().items()},
+            ["partition"],
+        )
         yield from _store_gauges(figures)
 
 

@@ -103,6 +103,19 @@ def test_a_hole_is_counted() -> None:
     assert samples["gemstream_hole_offsets_total", "4"] == 120
 
 
+def test_users_who_left_the_quarantine_are_counted_on_while_partitions_come_and_go() -> None:
+    database = MemoryStore()
+    stores = PartitionStores(lambda _: database, SMALL)
+    collector = replace(idle_node(), stores=stores)
+    for expected in (0, 2, 4):
+        store = stores.open(4)
+        samples = parse(expose(collector))
+        assert samples["gemstream_released_users_total", "4"] == expected
+        assert samples["gemstream_quarantined_users", "4"] == 0
+        store.quarantine.add({"ann": "a bit", "bob": "a bit"})
+        stores.close(4)
+
+
 async def test_requests_are_counted_by_method_and_status(monkeypatch: pytest.MonkeyPatch) -> None:
     from services.clients import StateClient
 
