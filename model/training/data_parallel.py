@@ -5,6 +5,7 @@ by its share of the whole batch's number, so that the sum over processes is what
 """
 
 import dataclasses
+import importlib
 import json
 import math
 import os
@@ -93,11 +94,14 @@ ALONE = Workers()
 
 @contextmanager
 def joined_workers() -> Iterator[Workers]:
-    """The processes that `torchrun` started together, joined by gloo; alone without it."""
+    """The processes that `torchrun` started together, joined by gloo; alone without it. None of gloo's threads outlives it."""
     size = int(os.environ.get("WORLD_SIZE", "1"))
     if size == 1 or dist.is_initialized():
         yield ALONE
         return
+    # Its functions take the group that is there at the import as a default, and the first step of an optimiser imports it: a
+    # group that is held then is not destroyed, and its threads would run into the end of the process.
+    importlib.import_module("torch.distributed.nn.functional")
     dist.init_process_group("gloo")
     try:
         yield Workers(dist.get_rank(), size)

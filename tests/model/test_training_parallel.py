@@ -37,6 +37,15 @@ COLUMNS = ("next_token_loss", "reconstruction_loss", "indexer_loss", "kept_atten
            "validation_loss", "gradient_norm")  # fmt: skip
 
 
+def threads() -> list[str]:
+    """Names of this process's threads, Python's and others'."""
+    names = []
+    for task in Path("/proc/self/task").iterdir():
+        with suppress(OSError):  # it ended meanwhile
+            names.append((task / "comm").read_text().strip())
+    return names
+
+
 def run_here(where: Path, stop_after: int = 0) -> None:
     """What each of the processes runs."""
     torch.set_num_threads(1)
@@ -87,3 +96,5 @@ def test_two_processes_train_like_one_and_stop_together(tmp_path: Path) -> None:
 if __name__ == "__main__":
     with suppress(TrainingStopped):
         run_here(Path(sys.argv[1]), int(sys.argv[2]))
+    left = [name for name in threads() if "gloo" in name]
+    assert not left, f"these run into the end of the process, which may abort it: {left}"
