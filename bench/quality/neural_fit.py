@@ -1,8 +1,9 @@
-"""Fits a network within minutes: AdamW, learning rate by the time spent, the weights that ranked validation baskets best."""
+"""Fits rankers' networks within minutes: AdamW, learning rate by the time spent, the weights that ranked validation baskets best."""
 
 import copy
 import math
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, Generic, Protocol, TypeVar
@@ -10,7 +11,10 @@ from typing import Any, Generic, Protocol, TypeVar
 import torch
 from torch import Tensor, nn
 
+from bench.quality.task import Budget, Task
+
 B = TypeVar("B")
+S = TypeVar("S")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,18 +34,6 @@ class Schedule:
     patience: int = 4
     """Judgements in a row without a new best one, after which fitting ends."""
     clip_norm: float = 1.0
-
-
-def describe_fit(judgements: list["Judgement"]) -> dict[str, Any]:
-    """For a report: steps made, and where the weights are from."""
-    best = max(judgements, key=lambda judgement: judgement.quality)
-    return {
-        "steps": judgements[-1].step,
-        "best_step": best.step,
-        "best_at_minutes": round(best.minutes, 2),
-        "processor_minutes": round(judgements[-1].processor_minutes, 2),
-        "validation_ndcg_at_10": round(best.quality, 4),
-    }
 
 
 class Trainable(Protocol[B]):
@@ -150,6 +142,41 @@ class Fit(Generic[B]):
     def _judgements_since_best(self) -> int:
         qualities = [judgement.quality for judgement in self.judgements]
         return len(qualities) - 1 - qualities.index(max(qualities))
+
+
+@dataclass
+class NeuralRanker(ABC, Generic[S]):
+    """A Ranker but for `rank`: what those that fit a network share. Without settings it takes those that fit the data."""
+
+    settings: S | None = None
+    report: Callable[[Judgement], None] = lambda _: None
+    judgements: list[Judgement] = field(default_factory=list)
+
+    @abstractmethod
+    def prepare(self, task: Task, seed: int) -> tuple[Trainable[Any], Schedule]:
+        """What is fitted, and how; the subclass keeps what it ranks with. PyTorch is seeded already."""
+
+    def fit(self, task: Task, budget: Budget) -> None:
+        """Ends before `budget.minutes`, preparing and validation included."""
+        start = time.monotonic()
+        torch.set_num_threads(budget.num_threads)
+        torch.manual_seed(budget.seed)
+        trainable, schedule = self.prepare(task, budget.seed)
+        seconds = 60 * budget.minutes - (time.monotonic() - start)
+        fit = Fit(trainable, schedule, seconds, self.report)
+        fit.run()
+        self.judgements = fit.judgements
+
+    def details(self) -> dict[str, Any]:
+        """Steps made, and the validation that chose the weights."""
+        best = max(self.judgements, key=lambda judgement: judgement.quality)
+        return {
+            "steps": self.judgements[-1].step,
+            "best_step": best.step,
+            "best_at_minutes": round(best.minutes, 2),
+            "processor_minutes": round(self.judgements[-1].processor_minutes, 2),
+            "validation_ndcg_at_10": round(best.quality, 4),
+        }
 
 
 def _decayed_apart(network: nn.Module, weight_decay: float) -> list[dict[str, object]]:

@@ -1,18 +1,16 @@
 """SASRec with a softmax over all items, as strong as minutes on a core allow; where users come back, histories hold repeats."""
 
-import time
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
-from typing import Any
+from collections.abc import Iterator
+from dataclasses import dataclass
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from bench.quality.full_softmax import full_softmax_loss
-from bench.quality.neural_fit import Fit, Judgement, Schedule, describe_fit
+from bench.quality.neural_fit import NeuralRanker, Schedule
 from bench.quality.sasrec_network import SasrecConfig, SasrecNetwork
-from bench.quality.task import NUM_RANKED, Budget, ItemIds, Task
+from bench.quality.task import NUM_RANKED, ItemIds, Task
 from bench.quality.validation import mean_ndcg, validation_sample
 from bench.quality.windows import (
     PADDING,
@@ -59,31 +57,17 @@ BASKETS = SasrecSettings(
 """Baskets of many items, and repeats (Complete Journey)."""
 
 
-@dataclass
-class Sasrec:
-    """A Ranker. Without settings it takes those that fit the data."""
+class Sasrec(NeuralRanker[SasrecSettings]):
+    """A Ranker."""
 
-    settings: SasrecSettings | None = None
-    name: str = "sasrec"
-    report: Callable[[Judgement], None] = lambda _: None
-    judgements: list[Judgement] = field(default_factory=list)
+    name = "sasrec"
 
-    def fit(self, task: Task, budget: Budget) -> None:
-        """Ends before `budget.minutes`, preparing and validation included."""
-        start = time.monotonic()
-        torch.set_num_threads(budget.num_threads)
-        torch.manual_seed(budget.seed)
+    def prepare(self, task: Task, seed: int) -> tuple["_Training", Schedule]:
+        """As NeuralRanker.prepare."""
         settings = self.settings or fitting_settings(task)
-        training = _Training(task, settings, budget.seed)
-        seconds = 60 * budget.minutes - (time.monotonic() - start)
-        fit = Fit(training, settings.schedule, seconds, self.report)
-        fit.run()
-        self.judgements, self._network = fit.judgements, training.network
-        self._bf16 = settings.bf16
-
-    def details(self) -> dict[str, Any]:
-        """Steps, and the validation that chose the weights."""
-        return describe_fit(self.judgements)
+        training = _Training(task, settings, seed)
+        self._network, self._bf16 = training.network, settings.bf16
+        return training, settings.schedule
 
     def rank(self, task: Task, cuts: Index) -> Iterator[ItemIds]:
         """Item ids, best first; without what the user had where targets are never repeats."""

@@ -4,9 +4,8 @@ SIDs are those that our tokenizer gives, with TIGER's last code, which tells ite
 of hashed users, and beams that may leave the catalogue.
 """
 
-import time
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -15,8 +14,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from bench.quality.neural_fit import Fit, Judgement, Schedule, describe_fit
-from bench.quality.task import Budget, ItemIds, Task
+from bench.quality.neural_fit import NeuralRanker, Schedule
+from bench.quality.task import ItemIds, Task
 from bench.quality.tiger_network import Encoded, TigerConfig, TigerNetwork
 from bench.quality.validation import mean_ndcg, validation_sample
 from bench.quality.windows import (
@@ -57,31 +56,18 @@ BASKETS = TigerSettings(network=TigerConfig(max_items=50), schedule=_SCHEDULE)
 """Baskets of many items, and repeats (Complete Journey)."""
 
 
-@dataclass
-class Tiger:
-    """A Ranker. Without settings it takes those that fit the data."""
+class Tiger(NeuralRanker[TigerSettings]):
+    """A Ranker."""
 
-    settings: TigerSettings | None = None
-    name: str = "tiger"
-    report: Callable[[Judgement], None] = lambda _: None
-    judgements: list[Judgement] = field(default_factory=list)
+    name = "tiger"
 
-    def fit(self, task: Task, budget: Budget) -> None:
-        """Ends before `budget.minutes`, tokenizer and validation included."""
-        start = time.monotonic()
-        torch.set_num_threads(budget.num_threads)
-        torch.manual_seed(budget.seed)
+    def prepare(self, task: Task, seed: int) -> tuple["_Training", Schedule]:
+        """As NeuralRanker.prepare; fits the tokenizer, too."""
         self._settings = self.settings or (BASKETS if task.repeats else NEXT_ITEM)
-        self._catalogue = SidCatalogue(semantic_ids(task, budget.seed), task.items.counts)
-        training = _Training(task, self._catalogue, self._settings, budget.seed)
-        seconds = 60 * budget.minutes - (time.monotonic() - start)
-        fit = Fit(training, self._settings.schedule, seconds, self.report)
-        fit.run()
-        self.judgements, self._network = fit.judgements, training.network
-
-    def details(self) -> dict[str, Any]:
-        """Steps, and the validation that chose the weights."""
-        return describe_fit(self.judgements)
+        self._catalogue = SidCatalogue(semantic_ids(task, seed), task.items.counts)
+        training = _Training(task, self._catalogue, self._settings, seed)
+        self._network = training.network
+        return training, self._settings.schedule
 
     def rank(self, task: Task, cuts: Index) -> Iterator[ItemIds]:
         """Item ids, best first; without what the user had where targets are never repeats."""
