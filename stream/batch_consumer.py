@@ -18,7 +18,9 @@ _PAUSE_S = 0.5
 
 def consumer_of_batches(topic: str) -> type[driver.Consumer]:
     """The class for `app.transport.Consumer`. `topic` must have one stream, in which messages are done in order."""
-    return type("BatchConsumer", (_BatchConsumer,), {"topic": topic})
+    made: type[Any] = type("BatchConsumer", (_BatchConsumer,), {"topic": topic})
+    made.logger = driver.Consumer.logger  # Faust gives every class one in the name of who made it
+    return made
 
 
 class _Fetched:
@@ -38,7 +40,6 @@ class _Fetched:
 
 
 class _BatchConsumer(driver.Consumer):
-    logger = driver.Consumer.logger  # or Faust would log in our name
     topic: str
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
