@@ -37,7 +37,7 @@ NumCpusOption = Annotated[
 ]
 UriOption = Annotated[
     str | None,
-    typer.Option("--to", help="Directory or s3://bucket/prefix. Default: `uri` in [backfills]."),
+    typer.Option("--to", help="Directory or s3://bucket/prefix. Default: `uri` in \\[backfills]."),
 ]
 
 
@@ -61,9 +61,9 @@ def backfill(
     num_cpus: NumCpusOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Make ready states and summaries of old histories, without Kafka.
+    r"""Make ready states and summaries of old histories, without Kafka.
 
-    They are written to [backfills] uri. State nodes with that setting take them, at their start or while they run, as
+    They are written to `uri` in \[backfills]. State nodes with that setting take them, at their start or while they run, as
     if they had come before all events of the same users: nothing live is overwritten, what was deleted stays deleted.
     Give events the ids that producers gave them, so that those that came through Kafka, too, count once. The same
     command again goes on where it was stopped.

@@ -107,7 +107,7 @@ def print_health(health: dict[str, Any]) -> None:
     """A tokenizer's health, level by level."""
     levels = list(enumerate(health["levels"], 1))
     print_table(
-        f"Codes: {health['num_items']} items, {health['num_sids']} SIDs, "
+        f"Codes: {health['num_items']:,} items, {health['num_sids']:,} SIDs, "
         f"{_percent(health['unique_ratio'])} alone, largest bucket {health['largest_bucket']}",
         ("level", "codes", "entropy, bits", "of best", "dead", "largest code"),
         [

@@ -70,7 +70,9 @@ def show(
     if as_json:
         print_json(document)
         return
-    print_table(f"Dead letter {letter}", ["", ""], list(document.items()))
+    known = {name: value for name, value in document.items() if value is not None}
+    known["rejected_at_ms"] = f"{found.time_ms} ({time_text(found.time_ms)})"
+    print_table(f"Dead letter {letter}", ["", ""], list(known.items()))
 
 
 @app.command()

@@ -55,15 +55,23 @@ def print_error(error: Exception) -> None:
 
 
 def print_table(
-    title: str, columns: Sequence[str], rows: Sequence[Sequence[object]], unbroken: str = ""
+    title: str,
+    columns: Sequence[str],
+    rows: Sequence[Sequence[object]],
+    unbroken: str | None = None,
 ) -> None:
-    """A title and a table for people on standard output; the column `unbroken` is for copying, however narrow the rest."""
+    """A title and a table for people on standard output, less columns in which no row has anything.
+
+    The column `unbroken` is for copying, however narrow the rest.
+    """
     print_text(title)
     table = Table()
-    for name in columns:
-        table.add_column(name, overflow="fold", no_wrap=name == unbroken)
-    for row in rows:
-        table.add_row(*(Text(printable(str(cell))) for cell in row))
+    cells = [[printable(str(cell)) for cell in row] for row in rows]
+    shown = [i for i in range(len(columns)) if not cells or any(row[i] for row in cells)]
+    for i in shown:
+        table.add_column(columns[i], overflow="fold", no_wrap=columns[i] == unbroken)
+    for row in cells:
+        table.add_row(*(Text(row[i]) for i in shown))
     Console().print(table)
 
 

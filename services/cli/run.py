@@ -46,9 +46,9 @@ def run(
         ),
     ] = False,
 ) -> None:
-    """Run one role until it is told to stop.
+    r"""Run one role until it is told to stop.
 
-    `compression-worker --bundle candidate` compresses with the bundle in [inference_node.candidate], for its rollout alone.
+    `compression-worker --bundle candidate` compresses with the bundle in \[inference_node.candidate], for its rollout alone.
     """
     from dataclasses import replace
 
