@@ -131,10 +131,10 @@ class Network(nn.Module):
         return evidence
 
     def next_items(
-        self, recent: Segment, rows: ItemRows, bucket_starts: Tensor
+        self, recent: Segment, rows: ItemRows | None, bucket_starts: Tensor
     ) -> NextItems | None:
         """What the encoded recent segments say of a catalogue's items; None where the network scores none."""
-        if self.next_item is None or not recent.vectors.shape[1]:
+        if self.next_item is None or rows is None or not recent.vectors.shape[1]:
             return None
         vectors_NH = self.features.item_vectors(rows.rows)
         log_probs_BN = self.next_item(recent.vectors[:, -1], vectors_NH, rows.log_shares)

@@ -48,7 +48,8 @@ class Batch:
     """[B, T]: one over the size of the target's basket; 0 = no target."""
     next_items: Tensor
     """[B, R]: the catalogue item behind each recent interaction, where it is learned from; else -1."""
-    catalogue_rows: ItemRows
+    catalogue_rows: ItemRows | None
+    """None where no items are scored beside their codes: a batch is moved to the device, and they are the whole catalogue."""
 
 
 class BatchBuilder:
@@ -71,7 +72,9 @@ class BatchBuilder:
         self.catalogue = catalogue
         self._found = catalogue.find(histories.rows["item_id"])
         self._taken = np.where(are_dislikes(histories.rows), -1, self._found)
-        self._catalogue_rows = ItemRows.of(catalogue, network.features)
+        self._catalogue_rows = (
+            ItemRows.of(catalogue, network.features) if network.next_item.enabled else None
+        )
         self.sids = np.where(self._found >= 0, catalogue.bucket_of_item[self._found], -1)
         """Per interaction, its SID number or -1."""
 

@@ -21,9 +21,9 @@ _ROWS_AT_ONCE = 128
 def next_item_loss(network: Network, recent: Segment, batch: Batch) -> Tensor:
     """Mean -log P_next of what followed the recent interactions; 0 where the network scores no items, or nothing followed."""
     counts_BR = batch.next_items >= 0
-    if network.next_item is None or not counts_BR.any():
-        return recent.vectors.new_zeros((), dtype=torch.float32)
     rows = batch.catalogue_rows
+    if network.next_item is None or rows is None or not counts_BR.any():
+        return recent.vectors.new_zeros((), dtype=torch.float32)
     query_MH = network.next_item.query(recent.vectors[counts_BR])
     vectors_NH = network.features.item_vectors(rows.rows)
     return catalogue_cross_entropy(

@@ -358,6 +358,17 @@ def test_what_was_had_can_be_left_out_of_a_ranking(scoring: Bundle, builder: Bat
         assert builder.seen(cut).sum() + len(new) == len(scoring.catalogue)
 
 
+def test_where_no_item_is_scored_a_batch_carries_no_catalogue(
+    scoring: Bundle, builder: BatchBuilder, bundle: Bundle
+) -> None:
+    cuts = builder.histories.train_cuts[:3]
+    rows = builder.build(cuts, 1, 1, None).catalogue_rows
+    assert rows is not None
+    assert len(rows.rows) == len(scoring.catalogue)
+    off = BatchBuilder(builder.histories, bundle.catalogue, SMALL.network, bundle.history, 9)
+    assert off.build(cuts, 1, 1, None).catalogue_rows is None
+
+
 def test_parts_of_a_batch_add_up(scoring: Bundle, builder: BatchBuilder) -> None:
     """Two processes: each loss counts by the interactions that its part learns from."""
     cuts, halves = builder.histories.train_cuts[1:8], (slice(0, None, 2), slice(1, None, 2))
