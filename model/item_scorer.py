@@ -30,7 +30,7 @@ class ItemScorer:
 
     def score(self, recent: Sequence[Tensor]) -> NextItems | None:
         """For the encoded recent interactions [R, H] of some users; one without any has weight 0."""
-        if self._next_item is None:
+        if self._next_item is None or not recent:
             return None
         nothing_H = self._vectors_NH.new_zeros(self._vectors_NH.shape[1])
         newest_BH = torch.stack([one[-1] if len(one) else nothing_H for one in recent])

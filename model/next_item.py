@@ -11,7 +11,8 @@ did not see has no share: it is found by its codes alone.
 Shapes: B contexts, N items of the catalogue, S SIDs, H width, ... leading dimensions.
 """
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -97,6 +98,18 @@ class NextItems:
         """With the sums that trie nodes are read from."""
         before = functional.pad(log_probs_BN.double().exp().cumsum(1), (1, 0))
         return NextItems(log_probs_BN, weight_B, before, bucket_starts)
+
+    def of_contexts(self, places: Sequence[int]) -> "NextItems":
+        """Of some of the contexts, in the order of `places`."""
+        if list(places) == list(range(len(self.weight))):
+            return self
+        index = torch.tensor(places)
+        return replace(
+            self,
+            log_probs=self.log_probs[index],
+            weight=self.weight[index],
+            before=self.before[index],
+        )
 
     def of_nodes(self, trie: Trie, level: int, nodes_BC: Tensor) -> Tensor:
         """[B, C]: P_next of trie nodes of `level`."""

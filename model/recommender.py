@@ -20,6 +20,7 @@ from model.errors import ModelConfigError
 from model.explain import explain
 from model.fused_decoder import FusedDecoder, Memory
 from model.item_scorer import ItemScorer
+from model.next_item import NextItems
 from model.primer import empty_memory
 from model.query import Explanation, ItemIds, Mask, Query, Recommended
 from model.ranking import rank_items
@@ -173,11 +174,13 @@ class Recommender:
             self._request(i, context, query, view)
             for i, (context, query) in enumerate(zip(contexts, queries, strict=True))
         ]
+        next_items = searched.scorer.score([context.newest[1] for context in contexts])
         answers: list[list[Recommended]] = [[] for _ in requests]
         while requests:
             wider = []
             for group in _alike(requests):
-                found_by = self._search(group, searched, check)
+                mixture = _joined(group, next_items)
+                found_by = self._search(group, view, mixture, check)
                 for request, found in zip(group, found_by, strict=True):
                     if found is None:
                         wider.append(request.wider())
@@ -229,15 +232,15 @@ class Recommender:
         return context.evidence[1:]
 
     def _search(
-        self, group: Sequence[_Request], searched: _Searched, check: Callable[[], None]
+        self,
+        group: Sequence[_Request],
+        view: CatalogueView,
+        mixture: RepeatMixture,
+        check: Callable[[], None],
     ) -> list[list[Recommended] | None]:
         """Per request of the same width its answer; None where a wider search might find more or better ones."""
-        view, per_code = searched.view, group[0].per_code
-        catalogue, trie = view.catalogue, view.trie
+        catalogue, trie, per_code = view.catalogue, view.trie, group[0].per_code
         contexts = [request.context for request in group]
-        mixture = RepeatMixture.join([request.mixture for request in group])
-        next_items = searched.scorer.score([context.newest[1] for context in contexts])
-        mixture = replace(mixture, next_items=next_items)
         scorer = Scorer(self.bundle.network, self._engine, contexts, check)
         limits = Limits(per_code, _blocked_nodes(group, view))
         width = min(group[0].width, trie.num_sids)
@@ -314,6 +317,15 @@ def _alike(requests: Sequence[_Request]) -> list[list[_Request]]:
     for request in requests:
         groups.setdefault((request.width, request.per_code), []).append(request)
     return list(groups.values())
+
+
+def _joined(group: Sequence[_Request], next_items: NextItems | None) -> RepeatMixture:
+    """Their mixtures side by side; `next_items` of all requests, made once however often a search widens."""
+    mixture = RepeatMixture.join([request.mixture for request in group])
+    if next_items is None:
+        return mixture
+    places = [request.place for request in group]
+    return replace(mixture, next_items=next_items.of_contexts(places))
 
 
 def _blocked_nodes(group: Sequence[_Request], view: CatalogueView) -> list[Tensor] | None:

@@ -1,17 +1,18 @@
 """Items scored beside their codes while the catalogue changes: what a request finds ready."""
 
 from collections.abc import Iterator
-from unittest.mock import patch
+from unittest import mock
 
 import pytest
 
+from model.beam_search import beam_search
 from model.bundle import Bundle
 from model.catalogue import CatalogueItem
 from model.item_knowledge import NewItem
 from model.item_placement import Offer, Removal
 from model.item_scorer import ItemScorer
 from model.live_catalogue import Batch, LiveCatalogue
-from model.query import Query
+from model.query import ItemFilter, Query
 from model.recommender import Recommender
 from state.user_state import UserMeta, UserState
 from tests.model.worlds import make_rows
@@ -29,7 +30,7 @@ def made() -> Iterator[list[ItemScorer]]:
         scorers.append(ItemScorer(*given))  # type: ignore[arg-type]
         return scorers[-1]
 
-    with patch("model.recommender.ItemScorer", make):
+    with mock.patch("model.recommender.ItemScorer", make):
         yield scorers
 
 
@@ -80,3 +81,24 @@ def test_a_view_that_nobody_prepared_is_swapped_to(scoring: Bundle) -> None:
     for recommender in (prepared, other):
         recommender.swap(live.view)
     assert prepared.recommend(STATE, EVERYTHING) == other.recommend(STATE, EVERYTHING)
+
+
+def test_items_are_scored_once_however_wide_a_search_gets(scoring: Bundle) -> None:
+    """Requests of one batch whose searches widen differently, against each alone."""
+    recommender = Recommender(scoring, beam_width=1, exact=True)
+    states = [UserState(f"user-{n}", UserMeta(length=n), make_rows(n, n), None) for n in (3, 9, 7)]
+    contexts = [recommender.encode_state(state) for state in states]
+    hidden = frozenset(scoring.catalogue.item_ids[:40].tolist())
+    queries = [Query(k=1), Query(k=9, filter=ItemFilter(exclude=hidden)), Query(k=3, beam_width=60)]
+    alone = [recommender.recommend(*each) for each in zip(states, queries, strict=True)]
+    with mock.patch.object(
+        ItemScorer, "score", autospec=True, side_effect=ItemScorer.score
+    ) as score:
+        with mock.patch("model.recommender.beam_search", wraps=beam_search) as search:
+            together = recommender.answer(contexts, queries)
+    assert score.call_count == 1
+    assert search.call_count > 2
+    for found, expected in zip(together, alone, strict=True):
+        assert [one.item for one in found] == [one.item for one in expected]
+        assert [one.score for one in found] == pytest.approx([one.score for one in expected])
+    assert recommender.answer([], []) == []
