@@ -129,14 +129,19 @@ class Recommender:
     def prepare(self, view: CatalogueView) -> None:
         """Make ready what `swap` to the view's catalogue needs. Takes its time, in any thread, while requests are answered."""
         if self._scorer_of(view.catalogue) is None:
+            self._prepared = (
+                self._searched.scorer
+            )  # lets go of what the last swap left, which takes its time, too
             self._prepared = ItemScorer(self.bundle.network, view.catalogue)
 
     def swap(self, view: CatalogueView) -> None:
         """Search another catalogue from the next batch on; requests under way keep theirs. At once after `prepare`."""
-        scorer = self._scorer_of(view.catalogue)
+        scorer, left = self._scorer_of(view.catalogue), self._searched.scorer
         if scorer is None:
             scorer = ItemScorer(self.bundle.network, view.catalogue)
         self._searched = _Searched(view, scorer)
+        if scorer is not left:
+            self._prepared = left
 
     def _scorer_of(self, catalogue: Catalogue) -> ItemScorer | None:
         ready = (self._searched.scorer, self._prepared)

@@ -1,5 +1,6 @@
 """Items scored beside their codes while the catalogue changes: what a request finds ready."""
 
+import weakref
 from collections.abc import Iterator
 from unittest import mock
 
@@ -72,6 +73,18 @@ def test_removals_swap_while_a_view_is_prepared(scoring: Bundle, made: list[Item
     assert 5 not in found
     assert 999 in found
     assert len(made) == 2
+
+
+def test_the_next_build_lets_go_of_what_a_swap_left(scoring: Bundle) -> None:
+    """Not the swap, on the event loop: to free the vectors of 250,000 items takes 10 ms."""
+    recommender = Recommender(scoring)
+    live = LiveCatalogue(scoring, prepare=recommender.prepare)
+    left = weakref.ref(recommender._searched.scorer)
+    live.publish(live.build(taken(live, 999)))
+    recommender.swap(live.view)
+    assert left() is not None
+    live.build(taken(live, 1000))
+    assert left() is None
 
 
 def test_a_view_that_nobody_prepared_is_swapped_to(scoring: Bundle) -> None:
