@@ -14,6 +14,7 @@ Shapes: B contexts, N items of the catalogue, S SIDs, H width, ... leading dimen
 from dataclasses import dataclass
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
@@ -97,6 +98,11 @@ class NextItems:
         """With the sums that trie nodes are read from."""
         before = functional.pad(log_probs_BN.double().exp().cumsum(1), (1, 0))
         return NextItems(log_probs_BN, weight_B, before, bucket_starts)
+
+    def before_sids(self, row: int) -> npt.NDArray[np.float64]:
+        """[S + 1]: for one context, P_next of the items of all SIDs before each."""
+        before: npt.NDArray[np.float64] = self.before[row, self.bucket_starts].numpy()
+        return before
 
     def of_nodes(self, trie: Trie, level: int, nodes_BC: Tensor) -> Tensor:
         """[B, C]: P_next of trie nodes of `level`."""

@@ -14,6 +14,7 @@ from model.beam_search import Limits, beam_search
 from model.bundle import Bundle
 from model.catalogue import Catalogue
 from model.catalogue_view import CatalogueView
+from model.compiled_search import compiled_beam_search
 from model.context_encoder import ContextEncoder
 from model.engine import Engine, TorchEngine
 from model.errors import ModelConfigError
@@ -210,11 +211,15 @@ class Recommender:
         catalogue, trie, per_code = view.catalogue, view.trie, group[0].per_code
         contexts = [request.context for request in group]
         mixture = RepeatMixture.join([request.mixture for request in group])
-        mixture = replace(mixture, next_items=self._next_items(contexts, catalogue))
+        if next_items := self._next_items(contexts, catalogue):
+            mixture = replace(mixture, next_items=next_items)
         scorer = Scorer(self.bundle.network, self._engine, contexts, check)
-        limits = Limits(per_code, _blocked_nodes(group, view))
-        width = min(group[0].width, trie.num_sids)
-        beams = beam_search(scorer.score_next, trie, len(group), width, mixture, limits)
+        blocked, width = _blocked_nodes(group, view), min(group[0].width, trie.num_sids)
+        if per_code is None:
+            beams = compiled_beam_search(scorer, trie, len(group), width, mixture, blocked)
+        else:
+            limits = Limits(per_code, blocked)
+            beams = beam_search(scorer.score_next, trie, len(group), width, mixture, limits)
         answers: list[list[Recommended] | None] = []
         for row, request in enumerate(group):
             ranked = rank_items(beams, mixture, catalogue, request.blocked, row)

@@ -29,16 +29,26 @@ class Scorer:
         self._engine = engine
         self._check = check
         self._memory = Memory.join([context.memory for context in contexts])
-        self._first_logits = torch.cat([context.first_logits for context in contexts])
+        self.first_logits = torch.cat([context.first_logits for context in contexts])
         self._places = max(0, network.num_levels - 2)
         self._own: Tensor | None = None
 
     def score_next(self, codes_BWP: Tensor, parents_BW: Tensor) -> Tensor:
         """[B, W, K]: see model.beam_search.ScoreNext."""
-        self._check()
         level = codes_BWP.shape[-1]
         if not level:
-            return self._first_logits
+            self._check()
+            return self.first_logits
+        return self._network.logits(self.next_states(codes_BWP, parents_BW), level)
+
+    def code_vectors(self, level: int) -> Tensor:
+        """[K, H]: a code's logit is its product with a state."""
+        return self._network.code_vectors(level).detach()
+
+    def next_states(self, codes_BWP: Tensor, parents_BW: Tensor) -> Tensor:
+        """[B, W, H]: what predicts the code behind prefixes of at least one; the next call overwrites it."""
+        self._check()
+        level = codes_BWP.shape[-1]
         own = self._reordered(codes_BWP, parents_BW)
         taken_P = torch.ones(self._places + 2, dtype=torch.bool)
         taken_P[level : self._places + 1] = False
@@ -47,7 +57,7 @@ class Scorer:
         if level <= self._places:
             own[:, :, :, level - 1] = key_value
         self._own = own
-        return self._network.logits(states, level)
+        return states
 
     def _reordered(self, codes_BWP: Tensor, parents_BW: Tensor) -> Tensor:
         """[L, B, W, places, 2, A, C]: of the beam that each beam continues."""
