@@ -23,15 +23,16 @@ from model.fused_decoder import FusedDecoder, Memory
 from model.item_scorer import ItemScorer
 from model.next_item import NextItems
 from model.primer import empty_memory
-from model.query import Explanation, ItemIds, Mask, Query, Recommended
+from model.query import Explanation, ItemFilter, ItemIds, Mask, Query, Recommended
 from model.ranking import rank_items
 from model.repeat_features import repeat_candidates
 from model.repeats import RepeatEvidence, RepeatMixture
 from model.scorer import Scorer
 from model.user_context import Reused, UserContext
+from state.interaction import INTERACTION
 from state.segments import HistoryConfig
 from state.user_delta import UserSegments, split_state
-from state.user_state import UserState
+from state.user_state import UserMeta, UserState
 
 _WIDENING = 4
 """How much wider the next search is when exclusions left too few items."""
@@ -118,6 +119,15 @@ class Recommender:
     def swap(self, view: CatalogueView) -> None:
         """Search another catalogue from the next batch on; requests under way keep theirs."""
         self.view = view
+
+    @torch.inference_mode()
+    def warm_up(self) -> None:
+        """Search for nobody: what is compiled, or loaded, when it is first used is there afterwards."""
+        nobody = self.encode_state(UserState("", UserMeta(), np.zeros(0, INTERACTION), None))
+        filters = (ItemFilter(), ItemFilter(exclude_ids=self.view.catalogue.item_ids[:1]))
+        for one in filters:
+            request = self._request(0, nobody, Query(k=1, filter=one), self.view)
+            self._search([request], self.view, _go_on)
 
     def recommend(self, state: UserState, query: Query) -> list[Recommended]:
         """The best items for a user of whom nothing is cached; as `answer`."""
