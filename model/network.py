@@ -171,3 +171,9 @@ class Network(nn.Module):
         if self.levels_DH is None:
             return self.codebooks_DKH[levels, codes_BTP]
         return self.codebooks_DKH[0, codes_BTP] + self.levels_DH[levels]
+
+    def embed_codes(self, codes: Tensor, level: int) -> Tensor:
+        """[..., H]: codes [...] of one level."""
+        if self.levels_DH is None:
+            return nn.functional.embedding(codes, self.codebooks_DKH[level])
+        return nn.functional.embedding(codes, self.codebooks_DKH[0]) + self.levels_DH[level]

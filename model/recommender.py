@@ -239,7 +239,7 @@ class Recommender:
             complete = widest or (dropped == -np.inf and len(found) == len(ranked))
             k = request.k
             if complete or (len(found) >= k and self._settled(found[k - 1][1], dropped)):
-                answers.append([_recommended(catalogue, *one) for one in found[:k]])
+                answers.append(_recommended(catalogue, found[:k]))
             else:
                 answers.append(None)
         return answers
@@ -261,7 +261,7 @@ class Recommender:
         """The `query.k` most frequent items that may be recommended, for users of whom nothing is known."""
         view = self.view
         found = view.popular(query.k, view.blocked(query.filter))
-        return [_recommended(view.catalogue, *one) for one in found]
+        return _recommended(view.catalogue, found)
 
     def pick(
         self, item_ids: ItemIds, scores: npt.NDArray[np.float64], query: Query
@@ -270,10 +270,9 @@ class Recommender:
         view = self.view
         blocked, places = view.blocked(query.filter), view.catalogue.find(item_ids)
         fine = places >= 0 if blocked is None else (places >= 0) & ~blocked[places]
-        return [
-            _recommended(view.catalogue, int(places[i]), float(scores[i]))
-            for i in np.flatnonzero(fine)[: query.k]
-        ]
+        taken = np.flatnonzero(fine)[: query.k]
+        found = zip(places[taken].tolist(), scores[taken].tolist(), strict=True)
+        return _recommended(view.catalogue, list(found))
 
     def explain(
         self, context: UserContext, query: Query, found: Sequence[Recommended]
@@ -300,8 +299,13 @@ def _diverse(
     return found
 
 
-def _recommended(catalogue: Catalogue, index: int, score: float) -> Recommended:
-    return Recommended(catalogue.item(index), score, catalogue.sid_of_item(index))
+def _recommended(catalogue: Catalogue, found: Sequence[tuple[int, float]]) -> list[Recommended]:
+    """From places in the catalogue and scores."""
+    items = catalogue.items([index for index, _ in found])
+    return [
+        Recommended(item, score, catalogue.sid_of_item(index))
+        for item, (index, score) in zip(items, found, strict=True)
+    ]
 
 
 def _alike(requests: Sequence[_Request]) -> list[list[_Request]]:
