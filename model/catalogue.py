@@ -138,7 +138,7 @@ class Catalogue:
             self.columns[name][indices].tolist()
             for name in ("item_ids", "author_ids", "tags", "durations_ms")
         ]
-        titles = self.titles_packed.take(pa.array(indices, pa.int64())).to_pylist()
+        titles = [self.titles_packed[index].as_py() for index in indices]
         return [
             CatalogueItem(item_id, author_id, tag, title, duration_ms)
             for item_id, author_id, tag, duration_ms, title in zip(*columns, titles, strict=True)
