@@ -25,6 +25,8 @@ COLUMN_TYPES: dict[str, np.dtype[Any]] = {
     "counts": np.dtype(np.int64),
     "sids": np.dtype(np.int64),
 }
+_ITERATED = 4_096
+"""Items that iterating makes at a time."""
 
 
 @dataclass(frozen=True)
@@ -128,17 +130,23 @@ class Catalogue:
 
     def item(self, index: int) -> CatalogueItem:
         """The item at `index`."""
-        return CatalogueItem(
-            item_id=int(self.item_ids[index]),
-            author_id=int(self.columns["author_ids"][index]),
-            tag=int(self.columns["tags"][index]),
-            title=self.titles_packed[index].as_py(),
-            duration_ms=int(self.columns["durations_ms"][index]),
-        )
+        return self.items([index])[0]
+
+    def items(self, indices: Sequence[int]) -> list[CatalogueItem]:
+        """The items at `indices`."""
+        columns = [
+            self.columns[name][indices].tolist()
+            for name in ("item_ids", "author_ids", "tags", "durations_ms")
+        ]
+        titles = [self.titles_packed[index].as_py() for index in indices]
+        return [
+            CatalogueItem(item_id, author_id, tag, title, duration_ms)
+            for item_id, author_id, tag, duration_ms, title in zip(*columns, titles, strict=True)
+        ]
 
     def sid_of_item(self, index: int) -> tuple[int, ...]:
         """The codes of the item at `index`."""
-        return tuple(int(code) for code in self.columns["sids"][index])
+        return tuple(self.columns["sids"][index].tolist())
 
     def find(self, item_ids: npt.NDArray[np.uint64]) -> npt.NDArray[np.int64]:
         """Indices of items by id; -1 where the catalogue has no such item."""
@@ -171,7 +179,8 @@ class Catalogue:
 
     def __iter__(self) -> Iterator[CatalogueItem]:
         """All items, in (SID, popularity) order."""
-        return (self.item(index) for index in range(len(self)))
+        for start in range(0, len(self), _ITERATED):
+            yield from self.items(range(start, min(start + _ITERATED, len(self))))
 
     @property
     def fingerprint(self) -> str:

@@ -143,10 +143,15 @@ class Network(nn.Module):
 
     def logits(self, states_BTH: Tensor, level: int) -> Tensor:
         """[B, T, K]: dot products with the level's codebook embeddings."""
+        return states_BTH @ self.code_vectors(level).T
+
+    def code_vectors(self, level: int) -> Tensor:
+        """[K, H]: what scores the codes of a level."""
         tables = (
             self.codebooks_DKH if self.output_codebooks_DKH is None else self.output_codebooks_DKH
         )
-        return states_BTH @ tables[0 if self.levels_DH is not None else level].T
+        vectors: Tensor = tables[0 if self.levels_DH is not None else level]
+        return vectors
 
     @property
     def code_tables(self) -> list[nn.Parameter]:
@@ -166,3 +171,9 @@ class Network(nn.Module):
         if self.levels_DH is None:
             return self.codebooks_DKH[levels, codes_BTP]
         return self.codebooks_DKH[0, codes_BTP] + self.levels_DH[levels]
+
+    def embed_codes(self, codes: Tensor, level: int) -> Tensor:
+        """[..., H]: codes [...] of one level."""
+        if self.levels_DH is None:
+            return nn.functional.embedding(codes, self.codebooks_DKH[level])
+        return nn.functional.embedding(codes, self.codebooks_DKH[0]) + self.levels_DH[level]

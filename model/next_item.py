@@ -15,6 +15,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
@@ -110,6 +111,11 @@ class NextItems:
             weight=self.weight[index],
             before=self.before[index],
         )
+
+    def before_sids(self, row: int) -> npt.NDArray[np.float64]:
+        """[S + 1]: for one context, P_next of the items of all SIDs before each."""
+        before: npt.NDArray[np.float64] = self.before[row, self.bucket_starts].numpy()
+        return before
 
     def of_nodes(self, trie: Trie, level: int, nodes_BC: Tensor) -> Tensor:
         """[B, C]: P_next of trie nodes of `level`."""

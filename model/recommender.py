@@ -14,6 +14,7 @@ from model.beam_search import Limits, beam_search
 from model.bundle import Bundle
 from model.catalogue import Catalogue
 from model.catalogue_view import CatalogueView
+from model.compiled_search import compiled_beam_search
 from model.context_encoder import ContextEncoder
 from model.engine import Engine, TorchEngine
 from model.errors import ModelConfigError
@@ -22,15 +23,16 @@ from model.fused_decoder import FusedDecoder, Memory
 from model.item_scorer import ItemScorer
 from model.next_item import NextItems
 from model.primer import empty_memory
-from model.query import Explanation, ItemIds, Mask, Query, Recommended
+from model.query import Explanation, ItemFilter, ItemIds, Mask, Query, Recommended
 from model.ranking import rank_items
 from model.repeat_features import repeat_candidates
 from model.repeats import RepeatEvidence, RepeatMixture
 from model.scorer import Scorer
 from model.user_context import Reused, UserContext
+from state.interaction import INTERACTION
 from state.segments import HistoryConfig
 from state.user_delta import UserSegments, split_state
-from state.user_state import UserState
+from state.user_state import UserMeta, UserState
 
 _WIDENING = 4
 """How much wider the next search is when exclusions left too few items."""
@@ -129,9 +131,8 @@ class Recommender:
     def prepare(self, view: CatalogueView) -> None:
         """Make ready what `swap` to the view's catalogue needs. Takes its time, in any thread, while requests are answered."""
         if self._scorer_of(view.catalogue) is None:
-            self._prepared = (
-                self._searched.scorer
-            )  # lets go of what the last swap left, which takes its time, too
+            # Lets go of what the last swap left, which takes its time, too.
+            self._prepared = self._searched.scorer
             self._prepared = ItemScorer(self.bundle.network, view.catalogue)
 
     def swap(self, view: CatalogueView) -> None:
@@ -146,6 +147,16 @@ class Recommender:
     def _scorer_of(self, catalogue: Catalogue) -> ItemScorer | None:
         ready = (self._searched.scorer, self._prepared)
         return next((one for one in ready if one.catalogue is catalogue), None)
+
+    @torch.inference_mode()
+    def warm_up(self) -> None:
+        """Search for nobody: what is compiled, or loaded, when it is first used is there afterwards."""
+        nobody = self.encode_state(UserState("", UserMeta(), np.zeros(0, INTERACTION), None))
+        filters = (ItemFilter(), ItemFilter(exclude_ids=self.view.catalogue.item_ids[:1]))
+        for one in filters:
+            request = self._request(0, nobody, Query(k=1, filter=one), self.view)
+            next_items = self._searched.scorer.score([nobody.newest[1]])
+            self._search([request], self.view, _joined([request], next_items), _go_on)
 
     def recommend(self, state: UserState, query: Query) -> list[Recommended]:
         """The best items for a user of whom nothing is cached; as `answer`."""
@@ -247,9 +258,12 @@ class Recommender:
         catalogue, trie, per_code = view.catalogue, view.trie, group[0].per_code
         contexts = [request.context for request in group]
         scorer = Scorer(self.bundle.network, self._engine, contexts, check)
-        limits = Limits(per_code, _blocked_nodes(group, view))
-        width = min(group[0].width, trie.num_sids)
-        beams = beam_search(scorer.score_next, trie, len(group), width, mixture, limits)
+        blocked, width = _blocked_nodes(group, view), min(group[0].width, trie.num_sids)
+        if per_code is None:
+            beams = compiled_beam_search(scorer, trie, len(group), width, mixture, blocked)
+        else:
+            limits = Limits(per_code, blocked)
+            beams = beam_search(scorer.score_next, trie, len(group), width, mixture, limits)
         answers: list[list[Recommended] | None] = []
         for row, request in enumerate(group):
             ranked = rank_items(beams, mixture, catalogue, request.blocked, row)
@@ -259,7 +273,7 @@ class Recommender:
             complete = widest or (dropped == -np.inf and len(found) == len(ranked))
             k = request.k
             if complete or (len(found) >= k and self._settled(found[k - 1][1], dropped)):
-                answers.append([_recommended(catalogue, *one) for one in found[:k]])
+                answers.append(_recommended(catalogue, found[:k]))
             else:
                 answers.append(None)
         return answers
@@ -272,7 +286,7 @@ class Recommender:
         """The `query.k` most frequent items that may be recommended, for users of whom nothing is known."""
         view = self.view
         found = view.popular(query.k, view.blocked(query.filter))
-        return [_recommended(view.catalogue, *one) for one in found]
+        return _recommended(view.catalogue, found)
 
     def pick(
         self, item_ids: ItemIds, scores: npt.NDArray[np.float64], query: Query
@@ -281,10 +295,9 @@ class Recommender:
         view = self.view
         blocked, places = view.blocked(query.filter), view.catalogue.find(item_ids)
         fine = places >= 0 if blocked is None else (places >= 0) & ~blocked[places]
-        return [
-            _recommended(view.catalogue, int(places[i]), float(scores[i]))
-            for i in np.flatnonzero(fine)[: query.k]
-        ]
+        taken = np.flatnonzero(fine)[: query.k]
+        found = zip(places[taken].tolist(), scores[taken].tolist(), strict=True)
+        return _recommended(view.catalogue, list(found))
 
     def explain(
         self, context: UserContext, query: Query, found: Sequence[Recommended]
@@ -312,8 +325,13 @@ def _diverse(
     return found
 
 
-def _recommended(catalogue: Catalogue, index: int, score: float) -> Recommended:
-    return Recommended(catalogue.item(index), score, catalogue.sid_of_item(index))
+def _recommended(catalogue: Catalogue, found: Sequence[tuple[int, float]]) -> list[Recommended]:
+    """From places in the catalogue and scores."""
+    items = catalogue.items([index for index, _ in found])
+    return [
+        Recommended(item, score, catalogue.sid_of_item(index))
+        for item, (index, score) in zip(items, found, strict=True)
+    ]
 
 
 def _alike(requests: Sequence[_Request]) -> list[list[_Request]]:

@@ -153,6 +153,16 @@ class RepeatMixture:
             found.append((distinct, totals))
         return found
 
+    @cached_property
+    def share_by_sid(self) -> list[tuple[npt.NDArray[np.int64], npt.NDArray[np.float32]]]:
+        """Per context the SIDs of the candidates in order, each as often as it is there, and their shares."""
+        found = []
+        for sids_N, shares_N in zip(self.sids.numpy(), self.shares.numpy(), strict=True):
+            order = np.argsort(sids_N, kind="stable")
+            order = order[np.searchsorted(sids_N, 0, sorter=order) :]
+            found.append((sids_N[order], shares_N[order]))
+        return found
+
     def share_of(self, sids_BT: Tensor) -> Tensor:
         """[B, T]: P_repeat of SIDs."""
         same_BTN = (sids_BT[..., None] == self.sids[:, None]).float()

@@ -4,6 +4,7 @@ Shapes: S distinct SIDs, D levels, C the most children of any node on a level, .
 """
 
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 import numpy.typing as npt
@@ -23,6 +24,22 @@ class Children:
     log_share: Tensor
     """log of the share of the parent's events that fell to this child."""
     real: Tensor
+
+
+@dataclass(frozen=True)
+class Level:
+    """A level's nodes as arrays; N nodes, M on the level above."""
+
+    first_child: npt.NDArray[np.int64]
+    """[M + 1]: where the nodes of each node above begin."""
+    codes: npt.NDArray[np.int64]
+    """[N]"""
+    log_share: npt.NDArray[np.float32]
+    """[N]: as in Children."""
+    first_sid: npt.NDArray[np.int64]
+    """[N + 1]: where the SIDs below each begin."""
+    paths: npt.NDArray[np.int64]
+    """[S]: the node of every SID."""
 
 
 class Trie:
@@ -74,6 +91,17 @@ class Trie:
             parent_starts, parent_counts = starts, counts
         self.paths_SD = torch.from_numpy(np.stack(paths, 1))
         """The node of every SID on every level; on the last, the SID's own number."""
+
+    def level(self, level: int) -> Level:
+        """The arrays of a level, which must be in the host's memory."""
+        return self._levels[level]
+
+    @cached_property
+    def _levels(self) -> list[Level]:
+        parts = (self._first_child, self._codes, self._log_share, self._first_sid, self.paths_SD.T)
+        return [
+            Level(*(of_level.numpy() for of_level in arrays)) for arrays in zip(*parts, strict=True)
+        ]
 
     @property
     def device(self) -> torch.device:

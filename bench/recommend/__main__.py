@@ -1,6 +1,7 @@
 """`make bench NAME=recommend [QUICK=1] [ARGS="--only search_rivals"]`: every section in turn."""
 
 import argparse
+import dataclasses
 import os
 import time
 from collections.abc import Callable, Sequence
@@ -50,9 +51,11 @@ def main() -> None:
         help="less of everything: two minutes where nothing else runs",
     )
     parser.add_argument("--only", choices=SECTIONS, action="append", help="these sections alone")
+    parser.add_argument("--sids", type=int, help="of the catalogue of every section")
     given = parser.parse_args()
+    sizes = QUICK if given.quick else FULL
     figures = measure(
-        QUICK if given.quick else FULL,
+        dataclasses.replace(sizes, catalogues=(given.sids,)) if given.sids else sizes,
         given.only or (QUICK_SECTIONS if given.quick else list(SECTIONS)),
     )
     write_report("recommend", given.quick, figures)

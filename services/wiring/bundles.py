@@ -66,13 +66,15 @@ class BundleLoader:
         engine = EngineChoice(
             config.engine, config.beam_width, config.batching.max_batch, config.num_threads
         )
-        return Recommender(
+        recommender = Recommender(
             bundle,
             config.beam_width,
             max_per_first_code=config.max_per_first_code,
             exact=config.exact_search,
             engine=engine,
         )
+        recommender.warm_up()
+        return recommender
 
     def _catalogue(self, bundle: Bundle, recommender: Recommender) -> CatalogueFollower:
         """Without Kafka it stays the bundle's own. New items have SIDs of the bundle's own tokenizer."""

@@ -6,9 +6,9 @@ from unittest import mock
 
 import pytest
 
-from model.beam_search import beam_search
 from model.bundle import Bundle
 from model.catalogue import CatalogueItem
+from model.compiled_search import compiled_beam_search
 from model.item_knowledge import NewItem
 from model.item_placement import Offer, Removal
 from model.item_scorer import ItemScorer
@@ -107,7 +107,9 @@ def test_items_are_scored_once_however_wide_a_search_gets(scoring: Bundle) -> No
     with mock.patch.object(
         ItemScorer, "score", autospec=True, side_effect=ItemScorer.score
     ) as score:
-        with mock.patch("model.recommender.beam_search", wraps=beam_search) as search:
+        with mock.patch(
+            "model.recommender.compiled_beam_search", wraps=compiled_beam_search
+        ) as search:
             together = recommender.answer(contexts, queries)
     assert score.call_count == 1
     assert search.call_count > 2
