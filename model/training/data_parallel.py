@@ -100,7 +100,7 @@ def joined_workers() -> Iterator[Workers]:
         yield ALONE
         return
     # Its functions take the group that is there at the import as a default, and the first step of an optimiser imports it: a
-    # group that is held then is not destroyed, and its threads would run into the end of the process.
+    # group that is held so is never destroyed, and a thread of it that frees a tensor while Python ends aborts the process.
     importlib.import_module("torch.distributed.nn.functional")
     dist.init_process_group("gloo")
     try:
