@@ -19,22 +19,24 @@ class ItemScorer:
     def __init__(self, network: Network, catalogue: Catalogue) -> None:
         """Gathers N vectors once."""
         self.catalogue = catalogue
+        self.vectors_NH: Tensor | None = None
         self._next_item = network.next_item
         if self._next_item is None:
             return
         rows = ItemRows.of(catalogue, network.config.features)
         self._weight = self._next_item.weight * rows.any_seen
         self._log_shares_N = rows.log_shares
-        self._vectors_NH = network.features.item_vectors(rows.rows)
+        self.vectors_NH = network.features.item_vectors(rows.rows)
         self._bucket_starts = torch.from_numpy(catalogue.bucket_starts)
 
     def score(self, recent: Sequence[Tensor]) -> NextItems | None:
         """For the encoded recent interactions [R, H] of some users; one without any has weight 0."""
-        if self._next_item is None or not recent:
+        vectors_NH = self.vectors_NH
+        if self._next_item is None or vectors_NH is None or not recent:
             return None
-        nothing_H = self._vectors_NH.new_zeros(self._vectors_NH.shape[1])
+        nothing_H = vectors_NH.new_zeros(vectors_NH.shape[1])
         newest_BH = torch.stack([one[-1] if len(one) else nothing_H for one in recent])
         present_B = torch.tensor([len(one) > 0 for one in recent])
         newest_BH = newest_BH.to(nothing_H.dtype)  # an engine may keep contexts in bf16
-        log_probs_BN = self._next_item(newest_BH, self._vectors_NH, self._log_shares_N)
+        log_probs_BN = self._next_item(newest_BH, vectors_NH, self._log_shares_N)
         return NextItems.of(log_probs_BN, self._weight * present_B, self._bucket_starts)

@@ -79,7 +79,8 @@ def test_the_next_build_lets_go_of_what_a_swap_left(scoring: Bundle) -> None:
     """Not the swap, on the event loop: to free the vectors of 250,000 items takes 10 ms."""
     recommender = Recommender(scoring)
     live = LiveCatalogue(scoring, prepare=recommender.prepare)
-    left = weakref.ref(recommender._searched.scorer)
+    assert recommender._searched.scorer.vectors_NH is not None
+    left = weakref.ref(recommender._searched.scorer.vectors_NH)
     live.publish(live.build(taken(live, 999)))
     recommender.swap(live.view)
     assert left() is not None
