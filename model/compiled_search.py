@@ -51,6 +51,15 @@ class _Scored(NamedTuple):
     """[K, H], or empty."""
 
 
+class BlockedItems(NamedTuple):
+    """What may not be recommended: a node whose items are all blocked is no beam, and does not count as dropped."""
+
+    masks: Sequence[Mask | None]
+    """Per request [I]; None: all may be."""
+    item_starts: Integers
+    """[S + 1]: where each SID's items begin."""
+
+
 class States(Protocol):
     """Who computes what predicts codes; model.scorer.Scorer is one."""
 
@@ -91,9 +100,9 @@ def compiled_beam_search(
     num_requests: int,
     beam_width: int,
     mixture: RepeatMixture | None = None,
-    blocked: Sequence[Tensor] | None = None,
+    blocked: BlockedItems | None = None,
 ) -> Beams:
-    """As beam_search; `blocked` as in Limits. What ties with the last beam may be another SID."""
+    """As beam_search. What ties with the last beam may be another SID."""
     nothing = np.zeros(1, np.int64)
     root = _Found(nothing, nothing[:, None][:, :0], nothing, np.zeros(1), np.zeros(1), -np.inf)
     found = [root] * num_requests
@@ -108,8 +117,8 @@ def compiled_beam_search(
             )
             if mixed is not None:
                 totals = mixed[row].totals(level, children, log_probs)
-            if blocked is not None:
-                totals = _without(children, totals, blocked[number][row].numpy())
+            if blocked is not None and (mask := blocked.masks[row]) is not None:
+                totals = _without(children, totals, level.first_sid, blocked.item_starts, mask)
             found[row] = _best_children(beams, level, children, totals, log_probs, beam_width)
     return _joined(found, trie)
 
@@ -310,13 +319,18 @@ def _mix_repeats(
 
 
 @compiled
-def _without(children: _Children, totals: Floats, hidden: Mask) -> Floats:
-    """-inf where a child is hidden."""
+def _without(
+    children: _Children, totals: Floats, first_sid: Integers, item_starts: Integers, blocked: Mask
+) -> Floats:
+    """-inf where all items of a child are blocked; most often its first one tells."""
     left = totals.copy()
     for beam in range(len(children.first)):
         node = children.first[beam]
         for place in range(children.starts[beam], children.starts[beam + 1]):
-            if hidden[node]:
+            item, end = item_starts[first_sid[node]], item_starts[first_sid[node + 1]]
+            while item < end and blocked[item]:
+                item += 1
+            if item == end:
                 left[place] = -np.inf
             node += 1
     return left

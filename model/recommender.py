@@ -14,7 +14,7 @@ from model.beam_search import Limits, beam_search
 from model.bundle import Bundle
 from model.catalogue import Catalogue
 from model.catalogue_view import CatalogueView
-from model.compiled_search import compiled_beam_search
+from model.compiled_search import BlockedItems, compiled_beam_search
 from model.context_encoder import ContextEncoder
 from model.engine import Engine, TorchEngine
 from model.errors import ModelConfigError
@@ -259,11 +259,12 @@ class Recommender:
         catalogue, trie, per_code = view.catalogue, view.trie, group[0].per_code
         contexts = [request.context for request in group]
         scorer = Scorer(self.bundle.network, self._engine, contexts, check)
-        blocked, width = _blocked_nodes(group, view), min(group[0].width, trie.num_sids)
+        width = min(group[0].width, trie.num_sids)
         if per_code is None:
+            blocked = BlockedItems([one.blocked for one in group], catalogue.bucket_starts)
             beams = compiled_beam_search(scorer, trie, len(group), width, mixture, blocked)
         else:
-            limits = Limits(per_code, blocked)
+            limits = Limits(per_code, _blocked_nodes(group, view))
             beams = beam_search(scorer.score_next, trie, len(group), width, mixture, limits)
         answers: list[list[Recommended] | None] = []
         for row, request in enumerate(group):

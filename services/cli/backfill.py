@@ -121,6 +121,7 @@ def _run(
     plan: "BackfillPlan", ray_address: str | None, num_cpus: int | None, as_json: bool
 ) -> None:
     from services.backfill_ray import run_plan
+    from services.wiring.stores import backfill_repository
 
     started_at_s = time.monotonic()
     with _Steps() as steps:
@@ -136,8 +137,9 @@ def _run(
     if as_json:
         print_json(result)
         return
+    shown_uri = backfill_repository(plan.settings).shown_uri
     print_text(
-        f"{plan.name} in {plan.settings.backfills.uri}: {len(plan.partitions)} partitions made"
+        f"{plan.name} in {shown_uri}: {len(plan.partitions)} partitions made"
         + (f" ({plan.num_there} were there)" if plan.num_there else "")
         + f", {made.users} users, {made.interactions} interactions, {made.summaries} summaries, "
         f"{bytes_text(made.bytes)} in {result['seconds']} s"

@@ -39,8 +39,20 @@ def start(
     directory = data_dir or platformdirs.user_data_path("gemstream") / "kafka"
     kafka, is_new = start_detached(directory, port=port)
     if not is_new:
+        _check_same(kafka, port, data_dir)
         people.print(f"Kafka is running already at {kafka.bootstrap}")
     _show(kafka, as_json=as_json)
+
+
+def _check_same(kafka: KafkaProcess, port: int | None, data_dir: Path | None) -> None:
+    """Who asks for one place must not be given another. Raises CommandError."""
+    other_port = port is not None and not kafka.bootstrap.endswith(f":{port}")
+    other_place = data_dir is not None and data_dir.resolve() != kafka.data_dir.resolve()
+    if other_port or other_place:
+        raise CommandError(
+            f"Kafka is running already at {kafka.bootstrap}, with its data in {kafka.data_dir}; a user has one broker: "
+            "stop it with `gemstream kafka stop`, or leave out --port and --data-dir to use it"
+        )
 
 
 @app.command()

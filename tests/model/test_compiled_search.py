@@ -10,7 +10,7 @@ from torch import Tensor
 
 import model.compiled_search
 from model.beam_search import Beams, Limits, beam_search
-from model.compiled_search import compiled_beam_search
+from model.compiled_search import BlockedItems, compiled_beam_search
 from model.next_item import NextItems
 from model.repeats import RepeatMixture
 from model.trie import Trie
@@ -90,14 +90,16 @@ def test_it_finds_what_its_twin_finds(
     mixture = None
     if says != "codes":
         mixture = random_mixture(random, len(sids), with_next=says == "repeats and items")
-    blocked = None
+    blocked = limits = None
     if blocks:
-        per_request = torch.from_numpy(random.random((REQUESTS, len(sids))) < 0.4)
-        nodes = [trie.blocked_nodes(row) for row in per_request]
-        blocked = [torch.stack(level) for level in zip(*nodes, strict=True)]
-    expected = beam_search(
-        chance.score_next, trie, REQUESTS, width, mixture, Limits(blocked=blocked)
-    )
+        starts = np.append(0, np.cumsum(random.integers(1, 4, len(sids))))
+        masks = [random.random(starts[-1]) < share for share in (0.3, 0.9)]
+        blocked = BlockedItems([*masks, None], starts)
+        by_sid = [np.logical_and.reduceat(mask, starts[:-1]) for mask in masks]
+        by_sid.append(np.zeros(len(sids), np.bool_))
+        nodes = [trie.blocked_nodes(torch.from_numpy(hidden)) for hidden in by_sid]
+        limits = Limits(blocked=[torch.stack(level) for level in zip(*nodes, strict=True)])
+    expected = beam_search(chance.score_next, trie, REQUESTS, width, mixture, limits or Limits())
     check_same(compiled_beam_search(chance, trie, REQUESTS, width, mixture, blocked), expected)
 
 

@@ -220,6 +220,17 @@ def test_a_recycled_pid_is_not_ours(own_state: Path) -> None:
     assert running_kafka() is None
 
 
+@pytest.mark.parametrize("asked", [("--data-dir", "elsewhere"), ("--port", "2")])
+def test_another_place_than_that_of_the_broker_is_refused(
+    own_state: Path, asked: tuple[str, str]
+) -> None:
+    us = psutil.Process()
+    remember(us.pid, us.create_time())
+    result = CliRunner().invoke(app, ["start", *asked])
+    assert isinstance(result.exception, CommandError)
+    assert "127.0.0.1:1, with its data in /nowhere" in str(result.exception)
+
+
 def test_status_without_a_broker(own_state: Path) -> None:
     result = CliRunner().invoke(app, ["status", "--json"])
     assert result.exit_code == CommandError.NOT_FOUND
