@@ -21,13 +21,14 @@ from model.explain import explain
 from model.fused_decoder import FusedDecoder, Memory
 from model.item_scorer import ItemScorer
 from model.next_item import NextItems
+from model.popularity import AT_TRAINING_END, Popularity
 from model.primer import empty_memory
 from model.query import Explanation, ItemIds, Mask, Query, Recommended
 from model.ranking import rank_items
 from model.repeat_features import repeat_candidates
 from model.repeats import RepeatEvidence, RepeatMixture
 from model.scorer import Scorer
-from model.user_context import Reused, UserContext
+from model.user_context import KnownEvidence, Reused, UserContext
 from state.segments import HistoryConfig
 from state.user_delta import UserSegments, split_state
 from state.user_state import UserState
@@ -97,6 +98,8 @@ class Recommender:
         self._max_per_first_code, self._exact = max_per_first_code, exact
         self.view = CatalogueView.of(bundle.catalogue, bundle.trie)
         """What is searched; a request reads it once. Replaced whole by `swap`, from any thread."""
+        self._popularity = AT_TRAINING_END
+        """Replaced whole."""
         self._item_scorer: ItemScorer | None = None
 
     @property
@@ -117,6 +120,14 @@ class Recommender:
     def swap(self, view: CatalogueView) -> None:
         """Search another catalogue from the next batch on; requests under way keep theirs."""
         self.view = view
+
+    def set_popularity(self, item_ids: ItemIds, counts: npt.NDArray[np.float64]) -> None:
+        """How often all users took items lately, from the next batch on; no items: as at the training's end.
+
+        The counts are decayed to now with `popularity_half_life_s` of the bundle's repeats. From any thread.
+        """
+        item_buckets = self.bundle.network.config.features.item_buckets
+        self._popularity = Popularity.of(item_ids, counts, item_buckets)
 
     def recommend(self, state: UserState, query: Query) -> list[Recommended]:
         """The best items for a user of whom nothing is cached; as `answer`."""
@@ -189,9 +200,9 @@ class Recommender:
     def _evidence(
         self, context: UserContext, catalogue: Catalogue
     ) -> tuple[RepeatEvidence, RepeatMixture]:
-        """For repeats, and where nothing is blocked; kept with the context as long as the catalogue is the same."""
-        config = self.bundle.network.config
-        if context.evidence is None or context.evidence[0]() is not catalogue:
+        """For repeats, and where nothing is blocked; kept with the context as long as catalogue and popularity are the same."""
+        config, popularity, known = self.bundle.network.config, self._popularity, context.evidence
+        if known is None or not known.is_of(catalogue, popularity):
             candidates = repeat_candidates(
                 [context.statistics],
                 catalogue,
@@ -199,9 +210,16 @@ class Recommender:
                 config.repeats.max_candidates,
                 config.repeats.max_popular_candidates,
             )
+            counts = popularity.of_rows(candidates.first_rows)
+            candidates = replace(candidates, popularity=counts)
             evidence = self.bundle.network.repeat_evidence(candidates, context.bos)
-            context.evidence = (ref(catalogue), evidence, self._mixture(evidence, None))
-        return context.evidence[1:]
+            context.evidence = known = KnownEvidence(
+                catalogue=ref(catalogue),
+                popularity=ref(popularity),
+                evidence=evidence,
+                mixture=self._mixture(evidence, None),
+            )
+        return known.evidence, known.mixture
 
     def _search(
         self, group: Sequence[_Request], view: CatalogueView, check: Callable[[], None]

@@ -3,7 +3,7 @@
 Shapes: B contexts, N interactions of a segment, T targets, D levels.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -16,6 +16,7 @@ from model.next_item import ItemRows
 from model.query import Mask
 from model.repeat_features import RepeatCandidates, repeat_candidates
 from model.training.histories import Histories, Index
+from model.training.popularity_log import PopularityLog
 from state.interaction import are_dislikes
 from state.item_statistics import (
     ItemStatistics,
@@ -72,8 +73,18 @@ class BatchBuilder:
         self._found = catalogue.find(histories.rows["item_id"])
         self._taken = np.where(are_dislikes(histories.rows), -1, self._found)
         self._catalogue_rows = ItemRows.of(catalogue, network.features)
+        self.popularity: PopularityLog | None = None
+        """As of each cut, from `follow_popularity`; None: as of the training's end."""
         self.sids = np.where(self._found >= 0, catalogue.bucket_of_item[self._found], -1)
         """Per interaction, its SID number or -1."""
+
+    def follow_popularity(self) -> PopularityLog:
+        """From now on items are as popular as all users' interactions before each cut made them."""
+        features, repeats = self._network.features, self._network.repeats
+        self.popularity = PopularityLog(
+            self.histories, features.item_buckets, repeats.popularity_half_life_s
+        )
+        return self.popularity
 
     def build(
         self,
@@ -125,6 +136,10 @@ class BatchBuilder:
             network.repeats.max_candidates,
             network.repeats.max_popular_candidates,
         )
+        if self.popularity is not None:
+            times_ms = self.histories.rows["event_time_ms"][cuts]
+            counts = self.popularity.at(candidates.first_rows, times_ms)
+            candidates = replace(candidates, popularity=counts)
         return candidates, self._repeat_weights(cuts, candidates)
 
     def seen(self, cut: int) -> Mask:
