@@ -15,6 +15,7 @@ from model.network import NetworkConfig
 from model.next_item import ItemRows
 from model.query import Mask
 from model.repeat_features import RepeatCandidates, repeat_candidates
+from model.training.gains import item_gains
 from model.training.histories import Histories, Index
 from model.training.popularity_log import PopularityLog
 from state.interaction import are_dislikes
@@ -42,7 +43,7 @@ class Batch:
     """Columns of lifecycle, mid-term and recent."""
     repeats: RepeatCandidates
     repeat_weights: Tensor
-    """[B, N]: one over the number of distinct items of the next basket for those it holds and does not dislike, else 0."""
+    """[B, N]: `item_gains` of the next basket's distinct items for those it holds and does not dislike, else 0."""
     target_sids: Tensor
     """[B, T]: SID numbers; 0 where the weight is 0."""
     target_weights: Tensor
@@ -164,7 +165,7 @@ class BatchBuilder:
         for row, cut in enumerate(cuts):
             end = self.histories.basket_end[cut]
             bought = np.isin(items[row], self._taken[cut:end]) & (items[row] >= 0)
-            weights[row] = bought / len(np.unique(self._found[cut:end]))
+            weights[row] = bought * item_gains(np.array(len(np.unique(self._found[cut:end]))))
         return torch.from_numpy(weights)
 
     def _segments(self, length: int) -> tuple[int, int, int]:
