@@ -338,8 +338,8 @@ def test_what_training_saw_of_items() -> None:
     # Each user's last basket is held out: item 1 and 2 of day 6, item 3 of day 15.
     expected = [2, 2, 2, log1p(2) + log1p(13), 1, 4, 4]
     np.testing.assert_allclose(module.item_counts[row], expected, rtol=1e-6)
-    # Once per user in each period of three days: on days 0, 0, 6 and 13, as of the end, day 14.
-    counted = 2 ** (-14 / 3) + 2 ** (-14 / 3) + 2 ** (-8 / 3) + 2 ** (-1 / 3)
+    # On days 0, 0, 2 (another period of three days), 6 and 13, as of the end, day 14.
+    counted = sum(2 ** (-age / 3) for age in (14, 14, 12, 8, 1))
     np.testing.assert_allclose(module.popularity[row], counted, rtol=1e-6)
 
 

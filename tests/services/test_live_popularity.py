@@ -12,6 +12,7 @@ from model.features import hash_buckets
 from model.training.histories import build_histories
 from model.training.popularity_log import PopularityLog
 from protos.trending_pb2 import PartitionTrending
+from services import live_popularity
 from services.live_popularity import LivePopularity
 from services.trending import Trending
 from state.arrivals import Arrivals, Position
@@ -110,3 +111,25 @@ async def test_it_is_told_while_it_runs() -> None:
     assert await asyncio.wait_for(first, 10) > 0
     running.cancel()
     await asyncio.gather(running, return_exceptions=True)
+
+
+async def test_a_failure_is_logged_and_tried_again(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(live_popularity, "_LOOK_AGAIN_S", 0)
+    loop, calls = asyncio.get_running_loop(), list[int]()
+    second = loop.create_future()
+
+    def tell(item_ids: npt.NDArray[np.uint64], _: npt.NDArray[np.float64]) -> None:
+        calls.append(len(item_ids))
+        if len(calls) == 1:
+            raise ValueError("the first call fails")
+        if len(calls) == 2:
+            loop.call_soon_threadsafe(second.set_result, None)
+
+    running = asyncio.create_task(LivePopularity(heard([], lambda: 0), HALF_LIFE_S, tell).run())
+    await asyncio.wait_for(second, 10)
+    running.cancel()
+    await asyncio.gather(running, return_exceptions=True)
+    assert calls[:2] == [0, 0]
+    assert "not refreshed" in caplog.text
