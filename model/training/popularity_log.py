@@ -50,7 +50,7 @@ def _counted(histories: Histories, period_ms: int, item_buckets: int) -> tuple[I
     """Row and time of what counts, in this order: no dislikes, and of each user the first of an item in every period."""
     counts = ~are_dislikes(histories.rows)
     ids, times = histories.rows["item_id"][counts], histories.rows["event_time_ms"][counts]
-    order = np.lexsort((times, ids, histories.users[counts]))
+    order = np.lexsort((ids, histories.users[counts]))  # times ascend in histories, and stay so
     ids, times = ids[order], times[order]
     keys = histories.users[counts][order], ids, times // period_ms
     repeated = np.append(False, np.all([key[1:] == key[:-1] for key in keys], 0))[: len(order)]
@@ -62,8 +62,8 @@ def _counted(histories: Histories, period_ms: int, item_buckets: int) -> tuple[I
 def _running_counts(rows: Index, times: Index, half_life_ms: float) -> npt.NDArray[np.float64]:
     """[E]: the row's events up to each, decayed to it. Every turn doubles how many are summed."""
     counts, reach = np.ones(len(rows)), 1
-    while reach < len(rows) and (same := rows[reach:] == rows[:-reach]).any():
-        age_ms = times[reach:] - times[:-reach]
-        counts[reach:] += np.where(same, counts[:-reach] * np.exp2(-age_ms / half_life_ms), 0.0)
+    while len(earlier := np.flatnonzero(rows[reach:] == rows[:-reach])):
+        later = earlier + reach
+        counts[later] += counts[earlier] * np.exp2((times[earlier] - times[later]) / half_life_ms)
         reach *= 2
     return counts
