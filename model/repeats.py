@@ -54,7 +54,7 @@ class RepeatConfig:
     """Of the counts that say how popular an item is at the moment of a request; what trends must fade as fast."""
 
     def __post_init__(self) -> None:
-        """Check the sizes, that the weight is above 0 and at most 1, and the half-life above 0."""
+        """Check the sizes, that the weight is above 0 and at most 1, and the half-life at least a second."""
         if min(self.max_items, self.max_favoured, self.hidden_width) < 1:
             raise ModelConfigError(
                 f"max_items is {self.max_items}, max_favoured {self.max_favoured} and hidden_width {self.hidden_width}; "
@@ -69,9 +69,9 @@ class RepeatConfig:
                 f"tail_weight of repeats is {self.tail_weight}; it must be above 0 and at most 1"
             )
 
-        if not self.popularity_half_life_s > 0:
+        if not self.popularity_half_life_s >= 1:
             raise ModelConfigError(
-                f"popularity_half_life_s of repeats is {self.popularity_half_life_s}; it must be above 0"
+                f"popularity_half_life_s of repeats is {self.popularity_half_life_s}; it must be at least 1"
             )
 
     @property

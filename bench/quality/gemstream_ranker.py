@@ -73,7 +73,8 @@ class Gemstream:
         """Item ids for the basket at each cut, best first."""
         bundle = with_all_items(self.bundle, task)
         hits = LevelHits(task, bundle.catalogue)
-        ranked = rank(bundle, task, cuts, self._beam_width)
+        # Where nothing repeats, times are places in a sequence: earlier ones of others are not the past.
+        ranked = rank(bundle, task, cuts, self._beam_width, live=task.repeats)
         for cut, ranking in zip(cuts.tolist(), ranked, strict=True):
             hits.add(cut, ranking)
             yield ranking

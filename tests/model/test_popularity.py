@@ -8,10 +8,12 @@ import torch
 from hypothesis import given, settings, strategies as st
 
 from model.bundle import Bundle, load_bundle
+from model.errors import ModelConfigError
 from model.features import hash_buckets
 from model.popularity import AT_TRAINING_END, Popularity
 from model.query import Query
 from model.recommender import Recommender
+from model.repeats import RepeatConfig
 from model.training.batches import BatchBuilder
 from model.training.evaluate import rank_at
 from model.training.histories import Histories, build_histories
@@ -69,6 +71,11 @@ def test_a_log_of_dislikes_makes_nothing_popular(event_log: EventLog) -> None:
     histories.rows["kinds"] |= DISLIKE_MASK
     popularity = PopularityLog(histories, BUCKETS, HALF_LIFE_S)
     assert popularity.at(torch.arange(BUCKETS)[None], np.array([START_MS])).tolist() == [[0.0] * 7]
+
+
+def test_a_half_life_is_a_second_at_least() -> None:
+    with pytest.raises(ModelConfigError, match="popularity_half_life_s of repeats is 0"):
+        RepeatConfig(popularity_half_life_s=0)
 
 
 def test_counts_are_kept_by_row() -> None:
