@@ -22,13 +22,14 @@ from model.explain import explain
 from model.fused_decoder import FusedDecoder, Memory
 from model.item_scorer import ItemScorer
 from model.next_item import NextItems
+from model.popularity import AT_TRAINING_END, Popularity
 from model.primer import empty_memory
 from model.query import Explanation, ItemFilter, ItemIds, Mask, Query, Recommended
 from model.ranking import rank_items
 from model.repeat_features import repeat_candidates
 from model.repeats import RepeatEvidence, RepeatMixture
 from model.scorer import Scorer
-from model.user_context import Reused, UserContext
+from model.user_context import KnownEvidence, Reused, UserContext
 from state.interaction import INTERACTION
 from state.segments import HistoryConfig
 from state.user_delta import UserSegments, split_state
@@ -109,6 +110,8 @@ class Recommender:
         self._searched = _Searched(CatalogueView.of(bundle.catalogue, bundle.trie), self._prepared)
         self._left: Tensor | None = None
         """Of the catalogue before; `prepare` frees it, which takes 10 ms for 250,000 items."""
+        self._popularity = AT_TRAINING_END
+        """Replaced whole."""
 
     @property
     def bundle_version(self) -> str:
@@ -158,6 +161,14 @@ class Recommender:
             request = self._request(0, nobody, Query(k=1, filter=one), self.view)
             next_items = self._searched.scorer.score([nobody.newest[1]])
             self._search([request], self.view, _joined([request], next_items), _go_on)
+
+    def set_popularity(self, item_ids: ItemIds, counts: npt.NDArray[np.float64]) -> None:
+        """How often all users took items lately, from the next batch on; no items: as at the training's end.
+
+        The counts are decayed to now with `popularity_half_life_s` of the bundle's repeats. From any thread.
+        """
+        item_buckets = self.bundle.network.config.features.item_buckets
+        self._popularity = Popularity.of(item_ids, counts, item_buckets)
 
     def recommend(self, state: UserState, query: Query) -> list[Recommended]:
         """The best items for a user of whom nothing is cached; as `answer`."""
@@ -234,9 +245,9 @@ class Recommender:
     def _evidence(
         self, context: UserContext, catalogue: Catalogue
     ) -> tuple[RepeatEvidence, RepeatMixture]:
-        """For repeats, and where nothing is blocked; kept with the context as long as the catalogue is the same."""
-        config = self.bundle.network.config
-        if context.evidence is None or context.evidence[0]() is not catalogue:
+        """For repeats, and where nothing is blocked; kept with the context as long as catalogue and popularity are the same."""
+        config, popularity, known = self.bundle.network.config, self._popularity, context.evidence
+        if known is None or not known.is_of(catalogue, popularity):
             candidates = repeat_candidates(
                 [context.statistics],
                 catalogue,
@@ -244,9 +255,16 @@ class Recommender:
                 config.repeats.max_candidates,
                 config.repeats.max_popular_candidates,
             )
+            counts = popularity.of_rows(candidates.first_rows)
+            candidates = replace(candidates, popularity=counts)
             evidence = self.bundle.network.repeat_evidence(candidates, context.bos)
-            context.evidence = (ref(catalogue), evidence, self._mixture(evidence, None))
-        return context.evidence[1:]
+            context.evidence = known = KnownEvidence(
+                catalogue=ref(catalogue),
+                popularity=ref(popularity),
+                evidence=evidence,
+                mixture=self._mixture(evidence, None),
+            )
+        return known.evidence, known.mixture
 
     def _search(
         self,

@@ -47,6 +47,8 @@ class RepeatCandidates:
     """[B, N, item_hashes]: of the item table, whose sum is an item's vector; other tables of items go by the first."""
     features: Tensor
     """[B, N, F]: float32; 0 in padding."""
+    popularity: Tensor | None = None
+    """[B, N]: how often all users took the item lately, decayed to the moment of the request; None: as of the training's end."""
 
     @property
     def real(self) -> Tensor:

@@ -30,7 +30,8 @@ _FIRST_LOG_SMOOTHING = 4.6  # the generator weighs as much as a hundred interact
 _PRIOR_RETURNING, _PRIOR_BUYERS, _PRIOR_RECENT = 2.0, 20.0, 0.5
 _PRIOR_INTERVALS, _PRIOR_LOG_INTERVAL = 10.0, 3.0  # three weeks, where nothing is known
 NUM_ITEM_COUNTS = 7
-_NUM_ITEM_FEATURES = 7
+_NUM_ITEM_FEATURES = 8
+_LEAST_POPULARITY = 3.0  # below it a single user may be all
 _NUM_SIMILARITIES = len(HALF_LIVES_DAYS)
 
 
@@ -49,9 +50,11 @@ class RepeatConfig:
     tail_weight: float = 0.03
     """Of all other candidates that the history holds; 1: as probable as they are."""
     hidden_width: int = 64
+    popularity_half_life_s: float = 259_200.0
+    """Of the counts that say how popular an item is at the moment of a request; what trends must fade as fast."""
 
     def __post_init__(self) -> None:
-        """Check the sizes, and that the weight is above 0 and at most 1."""
+        """Check the sizes, that the weight is above 0 and at most 1, and the half-life at least a second."""
         if min(self.max_items, self.max_favoured, self.hidden_width) < 1:
             raise ModelConfigError(
                 f"max_items is {self.max_items}, max_favoured {self.max_favoured} and hidden_width {self.hidden_width}; "
@@ -64,6 +67,11 @@ class RepeatConfig:
         if not 0 < self.tail_weight <= 1:
             raise ModelConfigError(
                 f"tail_weight of repeats is {self.tail_weight}; it must be above 0 and at most 1"
+            )
+
+        if not self.popularity_half_life_s >= 1:
+            raise ModelConfigError(
+                f"popularity_half_life_s of repeats is {self.popularity_half_life_s}; it must be at least 1"
             )
 
     @property
@@ -213,6 +221,8 @@ class Repeats(nn.Module):
 
     item_counts: Tensor
     """[I, 7]: as in `set_item_counts`."""
+    popularity: Tensor
+    """[I]: as in RepeatCandidates, at the training's end."""
     feature_mean: Tensor
     feature_scale: Tensor
     vector_mean: Tensor
@@ -224,6 +234,7 @@ class Repeats(nn.Module):
         last = nn.Linear(config.hidden_width, 1)
         num_features = NUM_FEATURES + _NUM_ITEM_FEATURES + _NUM_SIMILARITIES
         self.register_buffer("item_counts", torch.zeros(item_buckets, NUM_ITEM_COUNTS))
+        self.register_buffer("popularity", torch.zeros(item_buckets))
         self.register_buffer("feature_mean", torch.zeros(num_features))
         self.register_buffer("feature_scale", torch.ones(num_features))
         self.register_buffer("vector_mean", torch.zeros(layer.width))
@@ -269,11 +280,14 @@ class Repeats(nn.Module):
         return candidates.features[..., STRENGTH] + learned_BN
 
     def _all_features(self, candidates: RepeatCandidates, vectors_BNH: Tensor) -> Tensor:
-        """[B, N, F + 11]: of user and item; of the item; how overdue it is by its own mean interval; `_similarities`.
+        """[B, N, F + 12]: of user and item; of the item; how overdue it is by its own mean interval; `_similarities`.
 
-        Of the item: share of buyers who returned; popularity over one, four and eight weeks; buyers; mean interval.
+        Of the item: share of buyers who returned; popularity over one, four and eight weeks, and now; buyers; mean interval.
         """
         counts = self.item_counts[candidates.first_rows]
+        popularity = candidates.popularity
+        if popularity is None:
+            popularity = self.popularity[candidates.first_rows]
         buyers, returning, intervals, log_intervals = counts[..., :4].unbind(-1)
         interval = (log_intervals + _PRIOR_INTERVALS * _PRIOR_LOG_INTERVAL) / (
             intervals + _PRIOR_INTERVALS
@@ -283,6 +297,7 @@ class Repeats(nn.Module):
             [
                 ((returning + _PRIOR_RETURNING) / (buyers + _PRIOR_BUYERS)).log(),
                 *(counts[..., 4:] + _PRIOR_RECENT).log().unbind(-1),
+                popularity.clamp(min=_LEAST_POPULARITY).log(),
                 (buyers + 1).log(),
                 interval,
                 overdue,

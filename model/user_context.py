@@ -12,6 +12,7 @@ from torch import Tensor
 
 from model.catalogue import Catalogue
 from model.fused_decoder import Memory
+from model.popularity import Popularity
 from model.repeats import RepeatEvidence, RepeatMixture
 from state.item_statistics import ItemStatistics
 from state.user_delta import UserSegments
@@ -46,6 +47,23 @@ class Reused:
     summary_encoded: int = 0
 
 
+@dataclass(frozen=True)
+class KnownEvidence:
+    """What was said for repeats, and of what."""
+
+    catalogue: ReferenceType[Catalogue]
+    """May go when it is replaced, however long the user stays."""
+    popularity: ReferenceType[Popularity]
+    """Likewise."""
+    evidence: RepeatEvidence
+    mixture: RepeatMixture
+    """What it comes to where nothing is blocked."""
+
+    def is_of(self, catalogue: Catalogue, popularity: Popularity) -> bool:
+        """Whether neither was replaced."""
+        return self.catalogue() is catalogue and self.popularity() is popularity
+
+
 @dataclass
 class UserContext:
     """One user, encoded, as of one state version."""
@@ -67,13 +85,8 @@ class UserContext:
     """[1, 1, K]: what it says of the first code."""
     max_candidates: int
     """That `evidence` can come to hold."""
-    evidence: tuple[ReferenceType[Catalogue], RepeatEvidence, RepeatMixture] | None = field(
-        default=None, repr=False
-    )
-    """For repeats, of the catalogue that was asked for last; and what it comes to where nothing is blocked.
-
-    The catalogue may go when it is replaced, however long the user stays.
-    """
+    evidence: KnownEvidence | None = field(default=None, repr=False)
+    """For repeats, of the catalogue and the popularity that were asked for last."""
 
     @cached_property
     def num_keys(self) -> tuple[int, int]:

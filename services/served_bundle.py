@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from services.generation import Generator
+from services.live_popularity import LivePopularity
 
 if TYPE_CHECKING:  # the state node imports this package, too, and does without PyTorch
     from services.catalogue_follower import CatalogueFollower
@@ -21,8 +22,9 @@ class ServedBundle:
     path: Path
     generator: Generator
     catalogue: "CatalogueFollower"
+    popularity: LivePopularity
     follows: bool
-    """False without Kafka: the catalogue stays the bundle's own."""
+    """False without Kafka: the catalogue stays the bundle's own, and popularity that of the training's end."""
     engine_name: str
     sources: Mapping[str, int]
     """Items of answers, by where they come from."""
@@ -38,8 +40,10 @@ class ServedBundle:
         return self.generator.bundle_version
 
     async def run(self) -> None:
-        """Answer and follow the catalogue, until cancelled. Raises TopicMismatch."""
-        runs = [self.generator.run, *([self.catalogue.run] if self.follows else [])]
+        """Answer and follow catalogue and popularity, until cancelled. Raises TopicMismatch."""
+        runs = [self.generator.run]
+        if self.follows:
+            runs += [self.catalogue.run, self.popularity.run]
         tasks = [asyncio.create_task(run()) for run in runs]
         try:
             await asyncio.gather(*tasks)

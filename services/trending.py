@@ -4,7 +4,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -83,6 +83,13 @@ class Trending:
             self._merged = merge(list(self._newest.values()), self._config, now_ms)
             self._merged_at_ms = now_ms
         return self._merged
+
+    def popularity(self, half_life_ms: int) -> TrendingItems:
+        """All weights that are known, light ones too, from partitions whose weights fade so fast. Made anew; from any thread."""
+        fitting = [
+            each for each in list(self._newest.values()) if each.half_life_ms == half_life_ms
+        ]
+        return merge(fitting, replace(self._config, min_weight=0.0), self._now_ms())
 
     def age_s(self) -> float | None:
         """Since the partition spoke that has been silent for longest; None before any did."""

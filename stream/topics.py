@@ -32,10 +32,10 @@ ITEMS_SETTINGS = MappingProxyType(
 _QUICKLY_COMPACTED = {"segment.bytes": str(8 << 20), "min.cleanable.dirty.ratio": "0.1"}
 TRENDING_SETTINGS = MappingProxyType({"cleanup.policy": "compact", **_QUICKLY_COMPACTED})
 TRENDING_COUNTS_SETTINGS = MappingProxyType(
-    # Values are written again and again, and of no use after a day.
+    # Values are written again and again, and of no use once they are older than may be counted.
     {
         "cleanup.policy": "compact,delete",
-        "retention.ms": str(24 * 3_600_000),
+        "retention.ms": str(31 * 86_400_000),
         **_QUICKLY_COMPACTED,
     }
 )

@@ -25,6 +25,12 @@ MAX_PAIRS_PER_WINDOW = 50_000
 MAX_PUBLISHED = 40_000
 """Pairs of a published record, likewise."""
 
+MAX_WINDOWS = 720
+"""That a partition keeps, in memory and in the changelog."""
+
+MAX_KEEP_S = 2_592_000
+"""Thirty days; the changelog is kept for a day more."""
+
 _Ids = npt.NDArray[np.uint64]
 _Tags = npt.NDArray[np.uint32]
 _Counts = npt.NDArray[np.int64]
@@ -59,9 +65,11 @@ class TrendingConfig:
         for name in ("window_s", "half_life_s", "publish_interval_s"):
             if getattr(self, name) <= 0:
                 raise ConfigError(f"{name} is {getattr(self, name)}; it must be above 0")
-        if not self.window_s <= self.keep_s <= 43_200:
+        longest_s = min(MAX_WINDOWS * self.window_s, MAX_KEEP_S)
+        if not self.window_s <= self.keep_s <= longest_s:
             raise ConfigError(
-                f"keep_s is {self.keep_s}; it must be at least window_s ({self.window_s}) and at most 43200"
+                f"keep_s is {self.keep_s}; it must be at least window_s ({self.window_s}) and at most {longest_s}: "
+                f"{MAX_WINDOWS} windows, and thirty days"
             )
         for name in ("max_items", "max_items_per_tag", "max_tags", "min_weight"):
             if getattr(self, name) < 0:

@@ -1,6 +1,7 @@
 """What the documents say is true: settings, commands, contracts."""
 
 import re
+import textwrap
 import tomllib
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict
@@ -56,6 +57,13 @@ def test_every_setting_is_documented() -> None:
     train = asdict(TrainConfig())
     del train["history"]
     assert keys_of(tomllib.loads(uncommented)) == keys_of({**asdict(Settings()), "train": train})
+
+
+def test_the_network_is_told_what_is_popular_with_the_documented_settings() -> None:
+    text = (ROOT / "docs/network.md").read_text()
+    (block,) = re.findall(r"^    \[trending\]\n(?:    .+\n)+", text, re.M)
+    counting = TrendingConfig(**tomllib.loads(textwrap.dedent(block))["trending"])
+    assert counting.half_life_s == TrainConfig().network.repeats.popularity_half_life_s
 
 
 def keys_of(table: dict[str, Any], prefix: str = "") -> set[str]:

@@ -73,7 +73,8 @@ class Gemstream:
         """Item ids for the basket at each cut, best first."""
         bundle = with_all_items(self.bundle, task)
         hits = LevelHits(task, bundle.catalogue)
-        ranked = rank(bundle, task, cuts, self._beam_width)
+        # Where nothing repeats, times are places in a sequence: earlier ones of others are not the past.
+        ranked = rank(bundle, task, cuts, self._beam_width, live=task.repeats)
         for cut, ranking in zip(cuts.tolist(), ranked, strict=True):
             hits.add(cut, ranking)
             yield ranking
@@ -103,10 +104,17 @@ class TrainedGemstream(Gemstream):
         """Nothing is left to learn."""
 
 
-def rank(bundle: Bundle, task: Task, cuts: Index, beam_width: int) -> Iterator[ItemIds]:
-    """Item ids of the bundle for the basket at each cut, best first."""
+def rank(
+    bundle: Bundle, task: Task, cuts: Index, beam_width: int, *, live: bool = True
+) -> Iterator[ItemIds]:
+    """Item ids of the bundle for the basket at each cut, best first.
+
+    `live`: items are as popular as before each cut, else as at the training's end.
+    """
     network, catalogue, trie = bundle.network, bundle.catalogue, bundle.trie
     builder = BatchBuilder(task.histories, catalogue, network.config, bundle.history, _ALL)
+    if live and network.config.repeats.enabled:
+        builder.follow_popularity()
     ranked = rank_at(network, trie, builder, cuts, beam_width, only_new=not task.repeats)
     for best in ranked:
         yield catalogue.item_ids[best]

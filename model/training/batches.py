@@ -3,7 +3,7 @@
 Shapes: B contexts, N interactions of a segment, T targets, D levels.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -15,7 +15,9 @@ from model.network import NetworkConfig
 from model.next_item import ItemRows
 from model.query import Mask
 from model.repeat_features import RepeatCandidates, repeat_candidates
+from model.training.gains import item_gains
 from model.training.histories import Histories, Index
+from model.training.popularity_log import PopularityLog
 from state.interaction import are_dislikes
 from state.item_statistics import (
     ItemStatistics,
@@ -41,7 +43,7 @@ class Batch:
     """Columns of lifecycle, mid-term and recent."""
     repeats: RepeatCandidates
     repeat_weights: Tensor
-    """[B, N]: one over the number of distinct items of the next basket for those it holds and does not dislike, else 0."""
+    """[B, N]: `item_gains` of the next basket's distinct items for those it holds and does not dislike, else 0."""
     target_sids: Tensor
     """[B, T]: SID numbers; 0 where the weight is 0."""
     target_weights: Tensor
@@ -75,8 +77,18 @@ class BatchBuilder:
         self._catalogue_rows = (
             ItemRows.of(catalogue, network.features) if network.next_item.enabled else None
         )
+        self.popularity: PopularityLog | None = None
+        """As of each cut, from `follow_popularity`; None: as of the training's end."""
         self.sids = np.where(self._found >= 0, catalogue.bucket_of_item[self._found], -1)
         """Per interaction, its SID number or -1."""
+
+    def follow_popularity(self) -> PopularityLog:
+        """From now on items are as popular as all users' interactions before each cut made them."""
+        features, repeats = self._network.features, self._network.repeats
+        self.popularity = PopularityLog(
+            self.histories, features.item_buckets, repeats.popularity_half_life_s
+        )
+        return self.popularity
 
     def build(
         self,
@@ -128,6 +140,10 @@ class BatchBuilder:
             network.repeats.max_candidates,
             network.repeats.max_popular_candidates,
         )
+        if self.popularity is not None:
+            times_ms = self.histories.rows["event_time_ms"][cuts]
+            counts = self.popularity.at(candidates.first_rows, times_ms)
+            candidates = replace(candidates, popularity=counts)
         return candidates, self._repeat_weights(cuts, candidates)
 
     def seen(self, cut: int) -> Mask:
@@ -152,7 +168,7 @@ class BatchBuilder:
         for row, cut in enumerate(cuts):
             end = self.histories.basket_end[cut]
             bought = np.isin(items[row], self._taken[cut:end]) & (items[row] >= 0)
-            weights[row] = bought / len(np.unique(self._found[cut:end]))
+            weights[row] = bought * item_gains(np.array(len(np.unique(self._found[cut:end]))))
         return torch.from_numpy(weights)
 
     def _segments(self, length: int) -> tuple[int, int, int]:

@@ -9,14 +9,17 @@ from model.network import Network
 from model.repeats import NUM_ITEM_COUNTS, Repeats
 from model.training.batches import BatchBuilder
 from model.training.histories import Histories
+from model.training.popularity_log import PopularityLog
 from state.item_statistics import DAY_MS, Records, statistics_of
 
 _WEEKS = (1, 4, 8)
 _SAMPLE = 512
 
 
-def describe_items(repeats: Repeats, histories: Histories, item_buckets: int) -> None:
-    """What `set_item_counts` asks for, of everything trainable, per row of the item table."""
+def describe_items(
+    repeats: Repeats, histories: Histories, popularity: PopularityLog, item_buckets: int
+) -> None:
+    """What `set_item_counts` asks for, of everything trainable, per row of the item table; and how popular items are at its end."""
     trainable = np.arange(len(histories.rows)) < histories.train_end
     times, ids = histories.rows["event_time_ms"], histories.rows["item_id"]
     last_ms = times[trainable].max()
@@ -30,6 +33,7 @@ def describe_items(repeats: Repeats, histories: Histories, item_buckets: int) ->
     repeats.set_item_counts(
         torch.cat(rows), torch.cat([torch.from_numpy(counts) for _, counts in seen])
     )
+    repeats.popularity.copy_(popularity.at(torch.arange(item_buckets)[None], last_ms[None] + 1)[0])
 
 
 def _of_users(records: Records) -> tuple[npt.NDArray[np.uint64], npt.NDArray[np.float32]]:

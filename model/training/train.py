@@ -158,10 +158,14 @@ def _begin(
     """Resume where the run stood, and make the stage before the others where there are repeats to learn."""
     run.resume()
     check_time(around.budget, config)
-    if run.state.reports or not config.network.repeats.enabled:
+    if not config.network.repeats.enabled:
+        return
+    popularity = builder.follow_popularity()
+    if run.state.reports:
         return
     if not run.state.repeats.steps:
-        describe_items(network.repeats, builder.histories, config.network.features.item_buckets)
+        item_buckets = config.network.features.item_buckets
+        describe_items(network.repeats, builder.histories, popularity, item_buckets)
         standardise(network, builder, config.seed)
     RepeatStage(network, builder, config, around, run).run(validation_cuts)
 

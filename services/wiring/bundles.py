@@ -1,5 +1,6 @@
 """What answers from a bundle: recommender, queue, caches and catalogue, as configured."""
 
+import logging
 from concurrent.futures import Executor
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,11 +15,14 @@ from services.catalogue_follower import CatalogueFollower
 from services.clients import RoutedStateClient, StateClient
 from services.cold_start import ColdStart
 from services.generation import Generator
+from services.live_popularity import LivePopularity
 from services.served_bundle import ServedBundle
 from services.settings import Settings
 from services.trending import Trending
 from services.wiring.parts import bootstrap_of, check_history
 from stream.item_records import follow_items
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -56,6 +60,7 @@ class BundleLoader:
                 recommender, self.users, self.executor, cold_start, config.batching, config.caches
             ),
             catalogue=self._catalogue(bundle, recommender),
+            popularity=self._popularity(bundle, recommender),
             follows=self.settings.bootstrap is not None,
             engine_name=recommender.engine_name,
             sources=cold_start.served,
@@ -75,6 +80,18 @@ class BundleLoader:
         )
         recommender.warm_up()
         return recommender
+
+    def _popularity(self, bundle: Bundle, recommender: Recommender) -> LivePopularity:
+        trained_s = bundle.network.config.repeats.popularity_half_life_s
+        counted_s = self.settings.trending.half_life_s
+        if counted_s != trained_s:
+            log.info(
+                "items are as popular as when bundle %s was trained: it knows a half-life of %g s, that of [trending] is %g s",
+                bundle.version,
+                trained_s,
+                counted_s,
+            )
+        return LivePopularity(self.trending, trained_s, recommender.set_popularity)
 
     def _catalogue(self, bundle: Bundle, recommender: Recommender) -> CatalogueFollower:
         """Without Kafka it stays the bundle's own. New items have SIDs of the bundle's own tokenizer."""

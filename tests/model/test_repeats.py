@@ -28,6 +28,7 @@ from model.training.batches import BatchBuilder
 from model.training.evaluate import rank_at
 from model.training.histories import build_histories
 from model.training.losses import encode_batch, repeat_loss
+from model.training.popularity_log import PopularityLog
 from model.training.repeat_items import describe_items
 from model.training.train import train
 from state.event_log import EventLog
@@ -262,6 +263,7 @@ def test_scores_equal_a_loop_over_items() -> None:
     rows = torch.tensor([[4, 9, 1]])
     candidates = RepeatCandidates(rows, rows, rows[..., None], torch.randn(1, 3, NUM_FEATURES))
     candidates.features[..., NEW] = torch.tensor([0.0, 0.0, 1.0])
+    candidates = replace(candidates, popularity=torch.tensor([[2.5, 8.0, 20.0]]))
     vectors = torch.randn(1, 3, 8)
     module.standardise(candidates, vectors)
     counts = {4: (6, 2, 3, 6.5, 3, 10, 13), 9: (2, 2, 4, 2.5, 0, 0, 1), 1: (0,) * 7}
@@ -272,7 +274,7 @@ def test_scores_equal_a_loop_over_items() -> None:
         overdue = float(candidates.features[0, i, SINCE_LAST]) - interval if row != 1 else 0.0
         of_item = [
             *(log((returning + 2) / (buyers + 20)), *(log(one + 0.5) for one in recent)),
-            *(log(buyers + 1), interval, overdue),
+            *(log([3.0, 8.0, 20.0][i]), log(buyers + 1), interval, overdue),
         ]
         similarities = [0.0] * len(HALF_LIVES_DAYS)
         if row == 1:
@@ -331,11 +333,14 @@ def test_what_training_saw_of_items() -> None:
     users = np.array([0, 0, 0, 0, 1, 1, 1, 1])
     histories = build_histories(EventLog(["a", "b"], users, [str(i) for i in range(8)], rows))
     module = Repeats(LAYER, RepeatConfig(), 257)
-    describe_items(module, histories, 257)
+    describe_items(module, histories, PopularityLog(histories, 257, 86_400 * 3), 257)
     row = hash_buckets(np.array([1], np.uint64), 257)[0]
     # Each user's last basket is held out: item 1 and 2 of day 6, item 3 of day 15.
     expected = [2, 2, 2, log1p(2) + log1p(13), 1, 4, 4]
     np.testing.assert_allclose(module.item_counts[row], expected, rtol=1e-6)
+    # On days 0, 0, 2 (another period of three days), 6 and 13, as of the end, day 14.
+    counted = sum(2 ** (-age / 3) for age in (14, 14, 12, 8, 1))
+    np.testing.assert_allclose(module.popularity[row], counted, rtol=1e-6)
 
 
 def world(repeats: bool) -> EventLog:

@@ -23,6 +23,7 @@ from model.training.budget import Budget
 from model.training.config import StageRules, TrainConfig
 from model.training.convergence import Convergence
 from model.training.devices import on_device
+from model.training.gains import item_gains
 from model.training.histories import build_histories, draw_cuts
 from model.training.losses import Stage, batch_losses
 from model.training.precision import Precision, faster_precision
@@ -111,6 +112,15 @@ def test_targets_follow_the_cut_and_weigh_one_per_basket(builder: BatchBuilder) 
         assert batch.target_weights[row][real].tolist() == [1 / BASKET_LEN] * len(drawn)
 
 
+def test_an_item_counts_as_it_raises_ndcg() -> None:
+    sizes = np.array([1, 2, 10, 11, 60])
+    gains = item_gains(sizes)
+    second = 1 / np.log2(3)
+    assert gains[0] / gains[1] == pytest.approx(1 + second)
+    assert gains[2:].tolist() == pytest.approx([0.1] * 3)
+    assert (np.diff(gains * sizes) > 0).all()
+
+
 def test_repeats_are_those_of_serving(builder: BatchBuilder, bundle: Bundle) -> None:
     """Statistics by way of the compressor's chunks and of the rows at hand; targets are the next basket's."""
     histories, catalogue, compressor = builder.histories, bundle.catalogue, Compressor(bundle)
@@ -133,7 +143,9 @@ def test_repeats_are_those_of_serving(builder: BatchBuilder, bundle: Bundle) -> 
             np.unique(histories.rows["item_id"][cut : histories.basket_end[cut]])
         )
         hit = np.isin(candidates.items[row], basket) & real.numpy()
-        np.testing.assert_allclose(weights[row], hit / len(basket), rtol=1e-6)
+        ideal = sum(1 / np.log2(2 + place) for place in range(len(basket)))
+        of_ten = sum(1 / np.log2(2 + place) for place in range(10)) / 10
+        np.testing.assert_allclose(weights[row], hit * of_ten / ideal, rtol=1e-6)
 
 
 def test_a_large_lifecycle_is_sampled_evenly(event_log: EventLog, bundle: Bundle) -> None:

@@ -179,7 +179,7 @@ def test_what_is_kept_for_repeats_is_counted(bundle: Bundle) -> None:
     num_bytes = context.num_bytes
     Recommender(bundle).answer([context], [Query(k=3)])
     assert context.evidence is not None
-    _, evidence, mixture = context.evidence
+    evidence, mixture = context.evidence.evidence, context.evidence.mixture
     (by_item,) = mixture.share_by_item
     parts = (evidence.items, evidence.sids, evidence.scores, evidence.new, mixture.shares, *by_item)
     assert num_bytes - without >= sum(part.nbytes for part in parts) > 0

@@ -239,6 +239,8 @@ def test_partitions_that_stand_still_are_found() -> None:
         {"window_s": 0},
         {"half_life_s": 0.0},
         {"keep_s": 30.0},
+        {"keep_s": 43_260.0},
+        {"window_s": 86_400, "keep_s": 31 * 86_400.0},
         {"max_items": -1},
         {"max_tags": 900},
         {"remembered_counts": 1_000},
