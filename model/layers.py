@@ -85,14 +85,25 @@ class Attention(nn.Module):
             self.out.weight.copy_(0.5 * self.to_key_value.weight[width:].T)
 
     def forward(
-        self, queries_BQH: Tensor, keys_BNH: Tensor, mask_BN: Tensor | None, *, causal: bool = False
+        self,
+        queries_BQH: Tensor,
+        keys_BNH: Tensor,
+        mask_BN: Tensor | None,
+        *,
+        causal: bool = False,
+        bias_AQN: Tensor | None = None,
     ) -> Tensor:
-        """[B, Q, H]. Contexts without a single real key get arbitrary finite values: the caller drops them."""
+        """[B, Q, H]. Contexts without a single real key get arbitrary finite values: the caller drops them.
+
+        `bias_AQN` is added to the logits; it needs a mask.
+        """
         query = self._split(self.to_query(queries_BQH))
         key, value = map(self._split, self.to_key_value(keys_BNH).chunk(2, -1))
         mask = None if mask_BN is None else attendable(mask_BN)[:, None, None, :]
         if mask is not None and causal:
             mask = _causal(mask)
+        if mask is not None and bias_AQN is not None:
+            mask = bias_AQN.to(query.dtype).masked_fill(~mask, -torch.inf)
         mixed = functional.scaled_dot_product_attention(
             query, key, value, attn_mask=mask, is_causal=causal and mask is None
         )
@@ -123,10 +134,18 @@ class EncoderLayer(nn.Module):
         self.ffn_norm = nn.RMSNorm(config.width)
         self.ffn = FeedForward(config)
 
-    def forward(self, x_BNH: Tensor, mask_BN: Tensor | None, *, causal: bool = False) -> Tensor:
-        """[B, N, H] to [B, N, H]."""
+    def forward(
+        self,
+        x_BNH: Tensor,
+        mask_BN: Tensor | None,
+        *,
+        causal: bool = False,
+        bias_ANN: Tensor | None = None,
+    ) -> Tensor:
+        """[B, N, H] to [B, N, H]; `bias_ANN` as in `Attention`."""
         normed = self.attention_norm(x_BNH)
-        x_BNH = x_BNH + self.dropout(self.attention(normed, normed, mask_BN, causal=causal))
+        attended = self.attention(normed, normed, mask_BN, causal=causal, bias_AQN=bias_ANN)
+        x_BNH = x_BNH + self.dropout(attended)
         return x_BNH + self.dropout(self.ffn(self.ffn_norm(x_BNH)))
 
 

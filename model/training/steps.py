@@ -24,6 +24,7 @@ from model.training.losses import (
     Stage,
     batch_losses,
     encode_batch,
+    item_losses,
     kept_sums,
     next_token_loss,
 )
@@ -65,7 +66,11 @@ class Steps:
         self._config, self._optimiser = config, optimiser
         self._workers, self._device = around.workers, around.device
         self._draws = StepDraws(
-            builder.histories, config.seed, config.batch_size, config.newest_cuts
+            builder.histories,
+            config.seed,
+            config.batch_size,
+            config.newest_cuts,
+            config.history.recent_len if config.even_batches else None,
         )
         self.precision: Precision = "fp32"
 
@@ -75,8 +80,9 @@ class Steps:
         started = time.perf_counter()
         rate = config.learning_rate * min(1.0, (step + 1) / _WARM_UP_STEPS)
         rate *= 1 - (1 - _LAST_LEARNING_RATE) * spent
-        batch = self._batch(step)
-        losses = self._forward_backward(batch, step, stage)
+        items_alone = stage == "dense" and step % config.codes_every != 0
+        batch = self._batch(step, items_alone)
+        losses = self._forward_backward(batch, step, None if items_alone else stage)
         norm = self._optimiser.step(rate, self._workers)
         own = [
             float(loss.detach())
@@ -88,15 +94,16 @@ class Steps:
                 losses.next_item,
             )
         ]
-        num_tokens = batch.mask.sum() + (batch.target_weights > 0).sum() * self._trie.num_levels
+        num_codes = 0 if items_alone else (batch.target_weights > 0).sum() * self._trie.num_levels
+        num_tokens = batch.mask.sum() + num_codes
         kept_at = losses.kept_at or (0.0,) * (2 * len(KEPT_AT))
         *figures, tokens = self._workers.sum([*own, losses.kept, *kept_at, float(num_tokens)])
         metrics = StepMetrics(
             stage=stage,
             step=step + 1,
-            next_token_loss=figures[0],
-            reconstruction_loss=figures[1],
-            repeat_loss=figures[2],
+            next_token_loss=None if items_alone else figures[0],
+            reconstruction_loss=None if items_alone else figures[1],
+            repeat_loss=None if items_alone else figures[2],
             indexer_loss=None if stage == "dense" else figures[3],
             next_item_loss=figures[4] if config.network.next_item.enabled else None,
             kept_attention_mass=None if math.isnan(figures[5]) else figures[5],
@@ -107,7 +114,7 @@ class Steps:
         )
         return metrics, tokens
 
-    def _batch(self, step: int) -> Batch:
+    def _batch(self, step: int, recent_alone: bool = False) -> Batch:
         config = self._config
         batch = self._builder.build(
             self._draws.cuts(step),
@@ -115,18 +122,25 @@ class Steps:
             config.target_window,
             self._draws.targets(step),
             self._workers.shard,
+            recent_alone=recent_alone,
         )
         return on_device(batch, self._device)
 
-    def _forward_backward(self, batch: Batch, step: int, stage: Stage) -> Losses:
+    def _forward_backward(self, batch: Batch, step: int, stage: Stage | None) -> Losses:
+        """Without a stage, items alone learn."""
         config, device = self._config, self._device
         self._draws.seed_dropout(step, self._workers.rank)
         with new_tensors_on(device):
             with autocast(self.precision, device):
-                losses = batch_losses(self._network, self._trie, batch, stage)
+                if stage is None:
+                    losses = item_losses(self._network, batch)
+                else:
+                    losses = batch_losses(self._network, self._trie, batch, stage)
             reconstruction_len = config.network.lifecycle.reconstruction_len
             losses = scale_to_share(losses, batch, self._workers, reconstruction_len)
-            self._total(losses).backward()  # type: ignore[no-untyped-call]
+            total = self._total(losses)
+            if total.requires_grad:  # of items alone it need not be: perhaps nothing followed
+                total.backward()  # type: ignore[no-untyped-call]
         return losses
 
     def choose_precision(self) -> Precision:
