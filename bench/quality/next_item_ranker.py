@@ -21,6 +21,9 @@ class Shape:
     batch_size: int
     even_batches: bool = False
     codes_every: int = 1
+    shares: tuple[float, float, float] = (0.9, 0.02, 0.08)
+    evaluate_every: int = 100
+    """Small steps are many, and each evaluation takes up to a hundredth of the time."""
     targets: int
     """Of the codes, from as many interactions behind a cut."""
     positions: int
@@ -35,7 +38,9 @@ SHORT = Shape(batch_size=128, targets=1, positions=20)
 LONG = Shape(
     batch_size=8,
     even_batches=True,
-    codes_every=4,
+    codes_every=8,
+    shares=(0.94, 0.01, 0.05),
+    evaluate_every=1000,
     targets=8,
     positions=200,
     width=128,
@@ -70,7 +75,7 @@ def config_of(shape: Shape) -> TrainConfig:
             recent_positions=shape.recent_positions,
         ),
         items=ItemVectorConfig(text_weight=1.0),
-        stages=StageRules(shares=(0.9, 0.02, 0.08), patience=20),
+        stages=StageRules(shares=shape.shares, evaluate_every=shape.evaluate_every, patience=20),
         min_item_count=1,
         batch_size=shape.batch_size,
         even_batches=shape.even_batches,

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 from rich.progress import Progress
-from torch import Tensor
 
 from model.decoder import IndexerTrace
 from model.mid_term import KEPT_AT
@@ -127,20 +126,13 @@ class Steps:
         return on_device(batch, self._device)
 
     def _forward_backward(self, batch: Batch, step: int, stage: Stage | None) -> Losses:
-        """Without a stage, items alone learn."""
         config, device = self._config, self._device
         self._draws.seed_dropout(step, self._workers.rank)
         with new_tensors_on(device):
-            with autocast(self.precision, device):
-                if stage is None:
-                    losses = item_losses(self._network, batch)
-                else:
-                    losses = batch_losses(self._network, self._trie, batch, stage)
+            losses = self._losses(batch, stage, self.precision)
             reconstruction_len = config.network.lifecycle.reconstruction_len
             losses = scale_to_share(losses, batch, self._workers, reconstruction_len)
-            total = self._total(losses)
-            if total.requires_grad:  # of items alone it need not be: perhaps nothing followed
-                total.backward()  # type: ignore[no-untyped-call]
+            self._backward(losses)
         return losses
 
     def choose_precision(self) -> Precision:
@@ -157,19 +149,28 @@ class Steps:
         return "bf16" if bf16 else "fp32"
 
     def _attempt(self, precision: Precision) -> None:
-        """One step of this process alone, without consequences."""
-        batch, device = self._batch(0), self._device
-        with new_tensors_on(device):
-            with autocast(precision, device):
-                losses = batch_losses(self._network, self._trie, batch, "dense")
-            self._total(losses).backward()  # type: ignore[no-untyped-call]
+        """One step of this process alone, of the kind that most are, without consequences."""
+        items_alone = self._config.codes_every > 1
+        batch = self._batch(0, items_alone)
+        with new_tensors_on(self._device):
+            losses = self._losses(batch, None if items_alone else "dense", precision)
+            self._backward(losses)
         self._optimiser.forget_gradients()
 
-    def _total(self, losses: Losses) -> Tensor:
+    def _losses(self, batch: Batch, stage: Stage | None, precision: Precision) -> Losses:
+        """Without a stage, items alone learn."""
+        with autocast(precision, self._device):
+            if stage is None:
+                return item_losses(self._network, batch)
+            return batch_losses(self._network, self._trie, batch, stage)
+
+    def _backward(self, losses: Losses) -> None:
         config = self._config
-        return losses.total(
+        total = losses.total(
             config.reconstruction_weight, config.repeat_weight, config.next_item_weight
         )
+        if total.requires_grad:  # of items alone it is not where nothing followed that is known
+            total.backward()  # type: ignore[no-untyped-call]
 
     @torch.inference_mode()
     def affordable(self, validation: Sequence[Batch], limit_s: float) -> int:
