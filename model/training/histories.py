@@ -16,8 +16,8 @@ from state.interaction import Rows
 
 Index = npt.NDArray[np.int64]
 
-_FEWEST_SHARE = 4
-"""A batch of long histories has at least one over this of the contexts that batches have on average."""
+FEWEST_SHARE = 4
+"""An even batch of long histories has at least one over this of the contexts that batches have on average."""
 
 
 @dataclass(frozen=True)
@@ -123,7 +123,7 @@ def draw_cuts(
     ends = np.arange(batch_size, num_cuts, batch_size)
     if even_len is not None:
         lengths = np.minimum(cuts - histories.user_start[cuts], even_len)
-        ends = _even_ends(lengths, len(ends) + 1, max(1, batch_size // _FEWEST_SHARE))
+        ends = _even_ends(lengths, len(ends) + 1, max(1, batch_size // FEWEST_SHARE))
     batches = np.split(cuts, ends)
     random.shuffle(batches)
     return batches

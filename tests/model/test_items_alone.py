@@ -11,11 +11,12 @@ from rich.progress import Progress
 from torch import nn
 
 from model.bundle import Bundle
-from model.errors import ModelConfigError
+from model.errors import ModelConfigError, TrainingError
 from model.network import Network
 from model.next_item import NextItemConfig
 from model.recent import RecentEncoder
 from model.training.batches import BatchBuilder
+from model.training.data_parallel import Workers
 from model.training.histories import build_histories
 from model.training.losses import batch_losses, item_losses
 from model.training.metrics import read_metrics
@@ -96,3 +97,15 @@ def test_positions_of_another_name_are_refused() -> None:
     name: Any = "oldest"
     with pytest.raises(ModelConfigError, match="recent_positions is 'oldest'"):
         replace(NETWORK, recent_positions=name)
+
+
+@pytest.mark.parametrize(("batch_size", "even"), [(1, False), (7, True)])
+def test_every_process_needs_a_context_of_every_batch(
+    batch_size: int, even: bool, event_log: EventLog, tmp_path: Path
+) -> None:
+    config = replace(CONFIG, batch_size=batch_size, even_batches=even)
+    least = 8 if even else 2
+    with pytest.raises(TrainingError, match=f"with 2 processes it must be at least {least}"):
+        train(
+            event_log, None, config, tmp_path, Progress(disable=True), RunPlace(None, Workers(0, 2))
+        )

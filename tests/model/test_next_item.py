@@ -46,6 +46,7 @@ NETWORK = replace(
     SMALL.network,
     features=replace(SMALL.network.features, item_hashes=2),
     next_item=NextItemConfig(enabled=True, dropout=0.1, weight=0.4, positions=3),
+    recent_positions="distance",
 )
 CONFIG = replace(SMALL, network=NETWORK, newest_cuts=0.5)
 LAYER = SMALL.network.layer
