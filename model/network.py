@@ -17,7 +17,7 @@ from model.layers import LayerConfig, Segment, check_choice
 from model.lifecycle import Lifecycle, LifecycleConfig
 from model.mid_term import MidTermConfig, MidTermEncoder
 from model.next_item import ItemRows, NextItem, NextItemConfig, NextItems
-from model.recent import RecentEncoder
+from model.recent import Positions, RecentEncoder
 from model.repeat_features import RepeatCandidates
 from model.repeats import RepeatConfig, RepeatEvidence, RepeatMixture, Repeats
 from state.segments import HistoryConfig
@@ -36,6 +36,8 @@ class NetworkConfig:
     repeats: RepeatConfig = field(default_factory=RepeatConfig)
     next_item: NextItemConfig = field(default_factory=NextItemConfig)
     recent_layers: int = 1
+    recent_positions: Positions = "newest"
+    """Where recent interactions stand: a vector per distance from the newest, or a number per distance of two in attention."""
     num_blocks: int = 2
     residual: Residual = "one"
     """A block's D' counts once beside the three branches' updates, or in each of them: the paper's literal sum."""
@@ -50,6 +52,7 @@ class NetworkConfig:
             raise ModelConfigError(
                 f"num_blocks is {self.num_blocks}: at least 1; recent_layers is {self.recent_layers}: at least 0"
             )
+        check_choice("recent_positions", self.recent_positions, get_args(Positions))
         check_choice("residual", self.residual, get_args(Residual))
         check_choice("codebooks", self.codebooks, get_args(Codebooks))
 
@@ -73,6 +76,7 @@ class Network(nn.Module):
             history.recent_len,
             causal=scores_items,
             dropout=dropout if scores_items else 0.0,
+            positions=config.recent_positions,
         )
         self.next_item = NextItem(layer, config.next_item) if scores_items else None
         self.mid_term = MidTermEncoder(layer, config.mid_term, history.chunk_len)

@@ -8,6 +8,7 @@ from model.features import FeatureConfig
 from model.layers import LayerConfig
 from model.network import NetworkConfig
 from model.next_item import NextItemConfig
+from model.recent import Positions
 from model.repeats import RepeatConfig
 from model.tokenizer.item_vectors import ItemVectorConfig
 from model.training.config import StageRules, TrainConfig
@@ -18,16 +19,34 @@ class Shape:
     """What differs between short sequences over many items and long ones over few."""
 
     batch_size: int
+    even_batches: bool = False
+    codes_every: int = 1
+    shares: tuple[float, float, float] = (0.9, 0.02, 0.08)
+    evaluate_every: int = 100
+    """Small steps are many, and each evaluation takes up to a hundredth of the time."""
     targets: int
     """Of the codes, from as many interactions behind a cut."""
     positions: int
     width: int = 64
     dropout: float = 0.2
+    item_buckets: int = 49_152
+    recent_positions: Positions = "newest"
 
 
 _SHORT_LEN = 64
 SHORT = Shape(batch_size=128, targets=1, positions=20)
-LONG = Shape(batch_size=32, targets=8, positions=200)
+LONG = Shape(
+    batch_size=8,
+    even_batches=True,
+    codes_every=8,
+    shares=(0.94, 0.01, 0.05),
+    evaluate_every=1000,
+    targets=8,
+    positions=200,
+    width=128,
+    item_buckets=16_384,
+    recent_positions="distance",
+)
 
 
 class NextItemGemstream(Gemstream):
@@ -47,17 +66,20 @@ def config_of(shape: Shape) -> TrainConfig:
     return TrainConfig(
         network=NetworkConfig(
             layer=LayerConfig(width=shape.width, ffn_width=2 * shape.width, dropout=shape.dropout),
-            features=FeatureConfig(item_buckets=49_152, item_hashes=2),
+            features=FeatureConfig(item_buckets=shape.item_buckets, item_hashes=2),
             repeats=RepeatConfig(enabled=False),
             next_item=NextItemConfig(
                 enabled=True, dropout=shape.dropout, positions=shape.positions
             ),
             recent_layers=2,
+            recent_positions=shape.recent_positions,
         ),
         items=ItemVectorConfig(text_weight=1.0),
-        stages=StageRules(shares=(0.9, 0.02, 0.08), patience=20),
+        stages=StageRules(shares=shape.shares, evaluate_every=shape.evaluate_every, patience=20),
         min_item_count=1,
         batch_size=shape.batch_size,
+        even_batches=shape.even_batches,
+        codes_every=shape.codes_every,
         targets=shape.targets,
         target_window=shape.targets,
         newest_cuts=0.5,

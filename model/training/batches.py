@@ -97,10 +97,13 @@ class BatchBuilder:
         window: int,
         random: np.random.Generator | None,
         shard: slice = _ALL,
+        *,
+        recent_alone: bool = False,
     ) -> Batch:
         """Contexts that end at `cuts`. Targets are drawn by `random`; None takes the next basket alone, as it is.
 
-        `shard` takes some of the contexts, with the targets that they have in the whole batch.
+        `shard` takes some of the contexts, with the targets that they have in the whole batch. `recent_alone` leaves out
+        what is older, and repeats.
         """
         sids, weights = self._targets(cuts, targets, window, random)
         sids, weights, cuts = sids[shard], weights[shard], cuts[shard]
@@ -108,6 +111,8 @@ class BatchBuilder:
         length = cuts - start
         cut_at = [self._segments(int(n)) for n in length]
         first, boundary, recent_start = (start + column for column in np.array(cut_at).T)
+        if recent_alone:
+            first = boundary = recent_start
         parts = [
             _evenly(first, boundary, self.lifecycle_sample),
             _left_aligned(boundary, recent_start),
@@ -117,10 +122,9 @@ class BatchBuilder:
         lengths = [part.shape[1] for part in parts]
         items = self.items[index.clamp(min=0)]
         next_items = self._next_items(parts[2], newest_alone=random is None)
+        repeats = self._no_repeats(cuts) if recent_alone else self.repeats(cuts)
         rows = self._catalogue_rows
-        return Batch(
-            items, index >= 0, lengths, *self.repeats(cuts), sids, weights, next_items, rows
-        )
+        return Batch(items, index >= 0, lengths, *repeats, sids, weights, next_items, rows)
 
     def _next_items(self, recent_BR: Index, *, newest_alone: bool) -> Tensor:
         """What followed the recent interactions at these positions; in evaluation, what follows the newest."""
@@ -145,6 +149,11 @@ class BatchBuilder:
             counts = self.popularity.at(candidates.first_rows, times_ms)
             candidates = replace(candidates, popularity=counts)
         return candidates, self._repeat_weights(cuts, candidates)
+
+    def _no_repeats(self, cuts: Index) -> tuple[RepeatCandidates, Tensor]:
+        nothing = [empty_statistics()] * len(cuts)
+        candidates = repeat_candidates(nothing, self.catalogue, self._network.features, 0)
+        return candidates, torch.zeros(candidates.items.shape)
 
     def seen(self, cut: int) -> Mask:
         """[N]: true for the catalogue's items that the cut's user had before."""

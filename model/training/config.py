@@ -82,6 +82,10 @@ class TrainConfig:
     seed: int = 0
     batch_size: int = 32
     """Contexts per step."""
+    even_batches: bool = False
+    """Steps of about as many recent interactions: of short histories more contexts, `batch_size` on average."""
+    codes_every: int = 1
+    """Steps of stage "dense" of which one learns everything; the others learn items scored beside codes alone."""
     targets: int = 32
     """Target interactions per context, drawn from what follows it."""
     target_window: int = 48
@@ -118,8 +122,8 @@ class TrainConfig:
         """Check the limits, and that the network's summaries can be stored."""
         check_summary_size(self.network)
         check_limits(
-            self, "min_item_count", "batch_size", "targets", "target_window", "lifecycle_sample",
-            "evaluation_users", least=1,
+            self, "min_item_count", "batch_size", "codes_every", "targets", "target_window",
+            "lifecycle_sample", "evaluation_users", least=1,
         )  # fmt: skip
         check_limits(self, "num_threads", least=1, most=_MAX_THREADS)
         check_limits(self, "seed", least=0, most=_MAX_SEED)
@@ -130,6 +134,10 @@ class TrainConfig:
         for name in ("minutes", "learning_rate"):
             if getattr(self, name) <= 0:
                 raise ModelConfigError(f"{name} is {getattr(self, name)}; it must be above 0")
+        if self.codes_every > 1 and not self.network.next_item.enabled:
+            raise ModelConfigError(
+                f"codes_every is {self.codes_every}; without network.next_item every step learns codes: set it to 1"
+            )
         if not 0 <= self.newest_cuts <= 1:
             raise ModelConfigError(f"newest_cuts is {self.newest_cuts}; it must be between 0 and 1")
         if not 0 <= self.repeat_share < 1:

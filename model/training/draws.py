@@ -16,11 +16,16 @@ class StepDraws:
     """Cuts, targets and dropout of each step."""
 
     def __init__(
-        self, histories: Histories, seed: int, batch_size: int, newest_share: float = 0.0
+        self,
+        histories: Histories,
+        seed: int,
+        batch_size: int,
+        newest_share: float = 0.0,
+        even_len: int | None = None,
     ) -> None:
-        """`batch_size`: contexts per step, of all processes together; `newest_share` as in `draw_cuts`."""
+        """`batch_size`: contexts per step, of all processes together; `newest_share` and `even_len` as in `draw_cuts`."""
         self._histories, self._seed, self._batch_size = histories, seed, batch_size
-        self._newest_share = newest_share
+        self._newest_share, self._even_len = newest_share, even_len
         self._block = -1
         self._batches: list[Index] = []
 
@@ -35,6 +40,7 @@ class StepDraws:
                 size,
                 self._generator(_CUTS, block),
                 self._newest_share,
+                self._even_len,
             )
             self._block = block
         return self._batches[place]

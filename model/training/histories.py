@@ -16,6 +16,9 @@ from state.interaction import Rows
 
 Index = npt.NDArray[np.int64]
 
+FEWEST_SHARE = 4
+"""An even batch of long histories has at least one over this of the contexts that batches have on average."""
+
 
 @dataclass(frozen=True)
 class Histories:
@@ -105,16 +108,31 @@ def draw_cuts(
     batch_size: int,
     random: np.random.Generator,
     newest_share: float = 0.0,
+    even_len: int | None = None,
 ) -> list[Index]:
     """Random training cuts in batches of similar history length, so that little of a batch is padding.
 
-    `newest_share` of them are their users' last ones, every user as likely; of the others, every cut is.
+    `newest_share` of them are their users' last ones, every user as likely; of the others, every cut is. With `even_len`,
+    batches hold about as many interactions each, of the newest `even_len` of every context, instead of as many contexts.
     """
     cuts = random.choice(histories.train_cuts, num_cuts)
     if newest_share:
         newest = random.random(num_cuts) < newest_share
         cuts[newest] = random.choice(histories.newest_train_cuts, int(newest.sum()))
     cuts = histories.by_length(cuts)
-    batches = [cuts[i : i + batch_size] for i in range(0, num_cuts, batch_size)]
+    ends = np.arange(batch_size, num_cuts, batch_size)
+    if even_len is not None:
+        lengths = np.minimum(cuts - histories.user_start[cuts], even_len)
+        ends = _even_ends(lengths, len(ends) + 1, max(1, batch_size // FEWEST_SHARE))
+    batches = np.split(cuts, ends)
     random.shuffle(batches)
     return batches
+
+
+def _even_ends(lengths: Index, num_parts: int, fewest: int) -> Index:
+    """Where all parts but the last end, so that their lengths sum to about as much; none has less than `fewest` members."""
+    sums = np.cumsum(lengths)
+    nth = np.arange(1, num_parts)
+    ends = np.searchsorted(sums, sums[-1] * nth / num_parts)
+    ends = np.maximum.accumulate(np.maximum(ends, fewest) - fewest * nth) + fewest * nth
+    return np.minimum(ends, len(lengths) - fewest * (num_parts - nth))

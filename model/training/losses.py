@@ -67,6 +67,14 @@ def batch_losses(network: Network, trie: Trie, batch: Batch, stage: Stage) -> Lo
     return Losses(next_token, repeats, reconstruction, indexer, next_item, kept, tuple(kept_at))
 
 
+def item_losses(network: Network, batch: Batch) -> Losses:
+    """Of a batch of recent interactions alone: what items scored beside codes learn; all others are 0."""
+    recent = network.recent(network.features(batch.items), batch.mask)
+    next_item = next_item_loss(network, recent, batch)
+    nothing = torch.zeros_like(next_item)
+    return Losses(nothing, nothing, nothing, nothing, next_item, float("nan"))
+
+
 def kept_sums(trace: IndexerTrace, batch: Batch) -> list[float]:
     """Attention mass that each k of KEPT_AT keeps, summed over contexts and blocks, then of how many these are.
 

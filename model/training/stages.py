@@ -128,8 +128,9 @@ class StageRunner:
         row = dataclasses.replace(row, step=state.repeats.steps + row.step)
         self._budget.steps += 1
         state.tokens += tokens
-        loss = row.next_token_loss or 0.0
-        state.recent_losses = [*state.recent_losses, loss][-rules.evaluate_every :]
+        if row.next_token_loss is not None:
+            losses = [*state.recent_losses, row.next_token_loss]
+            state.recent_losses = losses[-rules.evaluate_every :]
         steps = self._budget.steps - state.first_step
         if steps % rules.evaluate_every == 0 and self._validates:
             loss = self._watched(stage, self._steps.validate(stage, validation))

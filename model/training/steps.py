@@ -8,7 +8,6 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 from rich.progress import Progress
-from torch import Tensor
 
 from model.decoder import IndexerTrace
 from model.mid_term import KEPT_AT
@@ -24,6 +23,7 @@ from model.training.losses import (
     Stage,
     batch_losses,
     encode_batch,
+    item_losses,
     kept_sums,
     next_token_loss,
 )
@@ -65,7 +65,11 @@ class Steps:
         self._config, self._optimiser = config, optimiser
         self._workers, self._device = around.workers, around.device
         self._draws = StepDraws(
-            builder.histories, config.seed, config.batch_size, config.newest_cuts
+            builder.histories,
+            config.seed,
+            config.batch_size,
+            config.newest_cuts,
+            config.history.recent_len if config.even_batches else None,
         )
         self.precision: Precision = "fp32"
 
@@ -75,8 +79,9 @@ class Steps:
         started = time.perf_counter()
         rate = config.learning_rate * min(1.0, (step + 1) / _WARM_UP_STEPS)
         rate *= 1 - (1 - _LAST_LEARNING_RATE) * spent
-        batch = self._batch(step)
-        losses = self._forward_backward(batch, step, stage)
+        items_alone = stage == "dense" and step % config.codes_every != 0
+        batch = self._batch(step, items_alone)
+        losses = self._forward_backward(batch, step, None if items_alone else stage)
         norm = self._optimiser.step(rate, self._workers)
         own = [
             float(loss.detach())
@@ -88,15 +93,16 @@ class Steps:
                 losses.next_item,
             )
         ]
-        num_tokens = batch.mask.sum() + (batch.target_weights > 0).sum() * self._trie.num_levels
+        num_codes = 0 if items_alone else (batch.target_weights > 0).sum() * self._trie.num_levels
+        num_tokens = batch.mask.sum() + num_codes
         kept_at = losses.kept_at or (0.0,) * (2 * len(KEPT_AT))
         *figures, tokens = self._workers.sum([*own, losses.kept, *kept_at, float(num_tokens)])
         metrics = StepMetrics(
             stage=stage,
             step=step + 1,
-            next_token_loss=figures[0],
-            reconstruction_loss=figures[1],
-            repeat_loss=figures[2],
+            next_token_loss=None if items_alone else figures[0],
+            reconstruction_loss=None if items_alone else figures[1],
+            repeat_loss=None if items_alone else figures[2],
             indexer_loss=None if stage == "dense" else figures[3],
             next_item_loss=figures[4] if config.network.next_item.enabled else None,
             kept_attention_mass=None if math.isnan(figures[5]) else figures[5],
@@ -107,7 +113,7 @@ class Steps:
         )
         return metrics, tokens
 
-    def _batch(self, step: int) -> Batch:
+    def _batch(self, step: int, recent_alone: bool = False) -> Batch:
         config = self._config
         batch = self._builder.build(
             self._draws.cuts(step),
@@ -115,18 +121,18 @@ class Steps:
             config.target_window,
             self._draws.targets(step),
             self._workers.shard,
+            recent_alone=recent_alone,
         )
         return on_device(batch, self._device)
 
-    def _forward_backward(self, batch: Batch, step: int, stage: Stage) -> Losses:
+    def _forward_backward(self, batch: Batch, step: int, stage: Stage | None) -> Losses:
         config, device = self._config, self._device
         self._draws.seed_dropout(step, self._workers.rank)
         with new_tensors_on(device):
-            with autocast(self.precision, device):
-                losses = batch_losses(self._network, self._trie, batch, stage)
+            losses = self._losses(batch, stage, self.precision)
             reconstruction_len = config.network.lifecycle.reconstruction_len
             losses = scale_to_share(losses, batch, self._workers, reconstruction_len)
-            self._total(losses).backward()  # type: ignore[no-untyped-call]
+            self._backward(losses)
         return losses
 
     def choose_precision(self) -> Precision:
@@ -143,19 +149,28 @@ class Steps:
         return "bf16" if bf16 else "fp32"
 
     def _attempt(self, precision: Precision) -> None:
-        """One step of this process alone, without consequences."""
-        batch, device = self._batch(0), self._device
-        with new_tensors_on(device):
-            with autocast(precision, device):
-                losses = batch_losses(self._network, self._trie, batch, "dense")
-            self._total(losses).backward()  # type: ignore[no-untyped-call]
+        """One step of this process alone, of the kind that most are, without consequences."""
+        items_alone = self._config.codes_every > 1
+        batch = self._batch(0, items_alone)
+        with new_tensors_on(self._device):
+            losses = self._losses(batch, None if items_alone else "dense", precision)
+            self._backward(losses)
         self._optimiser.forget_gradients()
 
-    def _total(self, losses: Losses) -> Tensor:
+    def _losses(self, batch: Batch, stage: Stage | None, precision: Precision) -> Losses:
+        """Without a stage, items alone learn."""
+        with autocast(precision, self._device):
+            if stage is None:
+                return item_losses(self._network, batch)
+            return batch_losses(self._network, self._trie, batch, stage)
+
+    def _backward(self, losses: Losses) -> None:
         config = self._config
-        return losses.total(
+        total = losses.total(
             config.reconstruction_weight, config.repeat_weight, config.next_item_weight
         )
+        if total.requires_grad:  # of items alone it is not where nothing followed that is known
+            total.backward()  # type: ignore[no-untyped-call]
 
     @torch.inference_mode()
     def affordable(self, validation: Sequence[Batch], limit_s: float) -> int:

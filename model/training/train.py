@@ -21,7 +21,7 @@ from model.training.data_parallel import ALONE, Workers
 from model.training.devices import training_device
 from model.training.divergence import check_weights
 from model.training.evaluate import RECALL_AT, held_out, recall_report
-from model.training.histories import Index, build_histories
+from model.training.histories import FEWEST_SHARE, Index, build_histories
 from model.training.initial_network import initial_network
 from model.training.item_preparation import PreparedItems, prepare_items
 from model.training.plots import draw_run
@@ -101,9 +101,10 @@ def train(
 
 def _set_up(config: TrainConfig, place: RunPlace, out: Path) -> None:
     check_target(out)
-    if config.batch_size < place.workers.size:
+    least = place.workers.size * (FEWEST_SHARE if config.even_batches else 1)
+    if place.workers.size > 1 and config.batch_size < least:
         raise TrainingError(
-            f"batch_size is {config.batch_size}; it must be at least the number of processes, {place.workers.size}"
+            f"batch_size is {config.batch_size}; with {place.workers.size} processes it must be at least {least}"
         )
     torch.set_num_threads(config.num_threads)
     torch.manual_seed(config.seed)

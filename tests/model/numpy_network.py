@@ -59,11 +59,21 @@ def attention_logits(queries_QH: Array, keys_NH: Array, w: Weights, num_heads: i
 
 
 def attention(
-    queries_QH: Array, keys_NH: Array, w: Weights, num_heads: int, *, causal: bool = False
+    queries_QH: Array,
+    keys_NH: Array,
+    w: Weights,
+    num_heads: int,
+    *,
+    causal: bool = False,
+    distances_AR: Array | None = None,
 ) -> Array:
     _, to_value = np.split(w["to_key_value.weight"], 2)
     values_NH = keys_NH @ to_value.T
     logits_AQN = attention_logits(queries_QH, keys_NH, w, num_heads)
+    if distances_AR is not None:
+        for i in range(len(queries_QH)):
+            for j in range(i + 1 if causal else len(keys_NH)):
+                logits_AQN[:, i, j] += distances_AR[:, i - j]
     mixed = np.zeros_like(queries_QH)
     for a, values in enumerate(np.split(values_NH, num_heads, 1)):
         part = slice(a * values.shape[1], (a + 1) * values.shape[1])
@@ -73,21 +83,33 @@ def attention(
     return mixed @ w["out.weight"].T
 
 
-def encoder(x_NH: Array, w: Weights, num_heads: int, layers: str = "layers") -> Array:
-    """As many pre-norm layers as `w` has, and the final norm."""
+def encoder(
+    x_NH: Array, w: Weights, num_heads: int, layers: str = "layers", *, causal: bool = False
+) -> Array:
+    """As many pre-norm layers as `w` has, with what it has of distances, and the final norm."""
+    distances_LAR = w.get("distances_LAR")
     for i in range(sum(name.endswith("ffn_norm.weight") for name in w)):
         layer = under(w, f"{layers}.{i}")
         normed = rms_norm(x_NH, layer["attention_norm.weight"])
-        x_NH = x_NH + attention(normed, normed, under(layer, "attention"), num_heads)
+        x_NH = x_NH + attention(
+            normed,
+            normed,
+            under(layer, "attention"),
+            num_heads,
+            causal=causal,
+            distances_AR=None if distances_LAR is None else distances_LAR[i],
+        )
         normed = rms_norm(x_NH, layer["ffn_norm.weight"])
         x_NH = x_NH + feed_forward(normed, under(layer, "ffn"))
     return rms_norm(x_NH, w["norm.weight"])
 
 
-def recent(items_RH: Array, w: Weights, num_heads: int) -> Array:
+def recent(items_RH: Array, w: Weights, num_heads: int, *, causal: bool = False) -> Array:
     """Position 0 is the newest, which comes last."""
+    if "distances_LAR" in w:
+        return encoder(items_RH, w, num_heads, causal=causal)
     positions = np.stack([w["positions_RH"][len(items_RH) - 1 - i] for i in range(len(items_RH))])
-    return encoder(items_RH + positions, w, num_heads)
+    return encoder(items_RH + positions, w, num_heads, causal=causal)
 
 
 def mid_term(items_MH: Array, w: Weights, num_heads: int, chunk_len: int) -> Array:

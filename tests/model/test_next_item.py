@@ -278,6 +278,7 @@ def test_one_pass_learns_what_followed_each_interaction(
 def test_a_causal_stream_sees_nothing_later() -> None:
     """With one layer, each state is that of the items up to it; padding changes nothing."""
     encoder = RecentEncoder(LAYER, 1, max_len=8, causal=True).double()
+    assert encoder.positions_RH is not None
     items = torch.randn(1, 6, LAYER.width, dtype=torch.float64)
     whole = encoder(items, torch.ones(1, 6, dtype=torch.bool)).vectors[0]
     padded = torch.cat([torch.full((1, 2, LAYER.width), 9.0).double(), items], 1)

@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from hypothesis import given, strategies as st
 from rich.progress import Progress
 from safetensors.torch import load_file
 
@@ -34,7 +35,7 @@ from state.interaction import empty_rows
 from state.segments import HistoryConfig
 from state.user_delta import split_state
 from state.user_state import UserMeta, UserState
-from tests.model.worlds import BASKET_LEN, NUM_BASKETS, NUM_USERS, SMALL
+from tests.model.worlds import BASKET_LEN, NUM_BASKETS, NUM_USERS, SMALL, make_event_log
 
 HISTORY = SMALL.history
 
@@ -83,6 +84,25 @@ def test_some_cuts_are_their_users_last_ones(event_log: EventLog) -> None:
     assert np.isin(drawn, list(last)).mean() == pytest.approx(0.5 + 0.5 * anyway, abs=0.05)
     (always,) = draw_cuts(histories, 50, 50, np.random.default_rng(0), newest_share=1.0)
     assert set(always.tolist()) <= last
+
+
+@given(st.integers(0, 10_000), st.integers(2, 40), st.integers(1, 12))
+def test_even_batches_hold_as_many_interactions(seed: int, batch_size: int, parts: int) -> None:
+    """To within a context; the same cuts as in batches of as many contexts, none of which is empty."""
+    histories, even_len = build_histories(make_event_log(), num_held_out=5), 20
+    plain, even = (
+        draw_cuts(
+            histories, batch_size * parts, batch_size, np.random.default_rng(seed), even_len=length
+        )
+        for length in (None, even_len)
+    )
+    assert len(even) == len(plain) == parts
+    assert sorted(np.concatenate(even).tolist()) == sorted(np.concatenate(plain).tolist())
+    sums = [np.minimum(cuts - histories.user_start[cuts], even_len).sum() for cuts in even]
+    for cuts, interactions in zip(even, sums, strict=True):
+        assert len(cuts) >= max(1, batch_size // 4)
+        if batch_size // 4 < len(cuts):
+            assert interactions <= np.mean(sums) + 2 * even_len
 
 
 def test_contexts_are_cut_like_the_fold_cuts(event_log: EventLog, builder: BatchBuilder) -> None:

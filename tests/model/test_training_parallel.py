@@ -14,6 +14,7 @@ from safetensors.torch import load_file
 
 from model.errors import TrainingStopped
 from model.layers import LayerConfig
+from model.next_item import NextItemConfig
 from model.training.config import StageRules
 from model.training.data_parallel import joined_workers
 from model.training.metrics import StepMetrics, read_metrics
@@ -27,14 +28,19 @@ ROOT = Path(__file__).parent.parent.parent
 CONFIG = replace(
     SMALL,
     network=replace(
-        SMALL.network, layer=LayerConfig(width=16, num_heads=2, ffn_width=16, dropout=0.0)
+        SMALL.network,
+        layer=LayerConfig(width=16, num_heads=2, ffn_width=16, dropout=0.0),
+        next_item=NextItemConfig(enabled=True, dropout=0.0),
+        recent_positions="distance",
     ),
     batch_size=15,  # parts of unequal size
+    even_batches=True,
+    codes_every=2,
     max_steps=NUM_STEPS,
     stages=StageRules(shares=(0.4, 0.3, 0.3), evaluate_every=2),
 )
 COLUMNS = ("next_token_loss", "reconstruction_loss", "indexer_loss", "kept_attention_mass",
-           "validation_loss", "gradient_norm")  # fmt: skip
+           "next_item_loss", "validation_loss", "gradient_norm")  # fmt: skip
 
 
 def threads() -> list[str]:

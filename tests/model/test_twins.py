@@ -1,12 +1,12 @@
 """The network against its numpy twin, in float64: recent encoder, one decoder block, the whole forward."""
 
 from dataclasses import replace
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from model.decoder import Context, DecoderBlock
 from model.features import ItemTensors, to_tensors
@@ -14,7 +14,7 @@ from model.layers import Segment
 from model.lifecycle import LifecycleConfig
 from model.mid_term import MidTermConfig
 from model.network import Network, NetworkConfig
-from model.recent import RecentEncoder
+from model.recent import Positions, RecentEncoder
 from tests.model import numpy_network as twin
 from tests.model.worlds import SMALL, make_rows
 
@@ -41,15 +41,21 @@ def whole(vectors_NH: Tensor) -> Segment:
 
 
 @pytest.mark.parametrize("num_layers", [0, 1, 3])
-def test_recent_encoder(num_layers: int) -> None:
-    encoder = RecentEncoder(LAYER, num_layers, max_len=8).double()
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("positions", get_args(Positions))
+def test_recent_encoder(num_layers: int, causal: bool, positions: Positions) -> None:
+    encoder = RecentEncoder(LAYER, num_layers, max_len=8, causal=causal, positions=positions)
+    encoder = encoder.double()
+    if encoder.distances_LAR is not None:
+        nn.init.normal_(encoder.distances_LAR)
     for num_items in (1, 5, 8):
         items = random(num_items, WIDTH)
         padded = torch.cat([torch.full((1, 3, WIDTH), 7.0), items[None]], 1)[:, -8:]
         mask = torch.arange(padded.shape[1])[None] >= padded.shape[1] - num_items
         with torch.no_grad():
             found = encoder(padded, mask).vectors[0, -num_items:]
-        expected = twin.recent(items.numpy(), twin.weights_of(encoder), NUM_HEADS)
+        weights = twin.weights_of(encoder)
+        expected = twin.recent(items.numpy(), weights, NUM_HEADS, causal=causal)
         np.testing.assert_allclose(found, expected, atol=1e-10)
 
 
