@@ -13,12 +13,14 @@ from torch import Tensor
 from model.decoder import IndexerTrace
 from model.mid_term import KEPT_AT
 from model.network import Network
+from model.training.arrivals import arrival_cuts
 from model.training.batches import Batch, BatchBuilder
 from model.training.budget import Budget
 from model.training.config import TrainConfig
 from model.training.data_parallel import Workers, mean_losses, scale_to_share
 from model.training.devices import new_tensors_on, on_device
 from model.training.draws import StepDraws
+from model.training.histories import Index
 from model.training.losses import (
     Losses,
     Stage,
@@ -64,9 +66,8 @@ class Steps:
         self._network, self._trie, self._builder = network, on_device(trie, around.device), builder
         self._config, self._optimiser = config, optimiser
         self._workers, self._device = around.workers, around.device
-        self._draws = StepDraws(
-            builder.histories, config.seed, config.batch_size, config.newest_cuts
-        )
+        self._draws = StepDraws(builder.histories, config.seed, config.batch_size)
+        self._arrivals = self._arrival_cuts()
         self.precision: Precision = "fp32"
 
     def make(self, step: int, stage: Stage, spent: float) -> tuple[StepMetrics, float]:
@@ -75,7 +76,7 @@ class Steps:
         started = time.perf_counter()
         rate = config.learning_rate * min(1.0, (step + 1) / _WARM_UP_STEPS)
         rate *= 1 - (1 - _LAST_LEARNING_RATE) * spent
-        batch = self._batch(step)
+        batch = self._batch(step, stage)
         losses = self._forward_backward(batch, step, stage)
         norm = self._optimiser.step(rate, self._workers)
         own = [
@@ -107,10 +108,26 @@ class Steps:
         )
         return metrics, tokens
 
-    def _batch(self, step: int) -> Batch:
+    def _arrival_cuts(self) -> Index:
+        builder, config = self._builder, self._config
+        if not config.arrival_cuts:
+            return np.empty(0, np.int64)
+        codes = np.where(builder.sids >= 0, builder.catalogue.sids_SD[builder.sids, 0], -1)
+        return arrival_cuts(builder.histories, codes, config.history)
+
+    def _favoured(self, stage: Stage) -> list[tuple[Index, float]]:
+        """Cuts that are drawn more often than others: arrivals not in the last stage, which learns how often they come."""
+        config, favoured = self._config, []
+        if config.newest_cuts:
+            favoured.append((self._builder.histories.newest_train_cuts, config.newest_cuts))
+        if stage != "selection" and len(self._arrivals):
+            favoured.append((self._arrivals, config.arrival_cuts))
+        return favoured
+
+    def _batch(self, step: int, stage: Stage) -> Batch:
         config = self._config
         batch = self._builder.build(
-            self._draws.cuts(step),
+            self._draws.cuts(step, self._favoured(stage)),
             config.targets,
             config.target_window,
             self._draws.targets(step),
@@ -144,7 +161,7 @@ class Steps:
 
     def _attempt(self, precision: Precision) -> None:
         """One step of this process alone, without consequences."""
-        batch, device = self._batch(0), self._device
+        batch, device = self._batch(0, "dense"), self._device
         with new_tensors_on(device):
             with autocast(precision, device):
                 losses = batch_losses(self._network, self._trie, batch, "dense")
