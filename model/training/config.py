@@ -91,7 +91,7 @@ class TrainConfig:
     arrival_cuts: float = 0.0
     """Share of contexts, but for the last stage, that end before something whose first code the nearer segments lack."""
     lifecycle_sample: int = 128
-    """Lifecycle interactions used per context, evenly spread; serving sums them all."""
+    """Lifecycle interactions used per context, one drawn from each of so many equal parts; serving sums them all."""
     learning_rate: float = 2e-3
     reconstruction_weight: float = 0.1
     repeat_weight: float = 1.0

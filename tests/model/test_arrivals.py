@@ -1,18 +1,28 @@
-"""Cuts before what the nearer segments lack: found as a slow reader finds them, and drawn as often as asked for."""
+"""Which contexts are drawn, and what of their lifecycle: cuts before what the nearer segments lack, and a sample."""
 
+from collections.abc import Sequence
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
+from rich.progress import Progress
 
+from model.bundle import Bundle
 from model.errors import ModelConfigError
+from model.features import ItemTensors
+from model.repeats import RepeatConfig
 from model.training.arrivals import arrival_cuts
+from model.training.batches import BatchBuilder
 from model.training.draws import StepDraws
-from model.training.histories import Histories, build_histories
+from model.training.histories import Histories, Index, build_histories
+from model.training.train import train
 from state.event_log import EventLog
 from tests.model.worlds import SMALL
 
 HISTORY = SMALL.history
+Favoured = Sequence[tuple[Index, float]]
 
 
 @pytest.fixture(scope="module")
@@ -73,3 +83,56 @@ def test_favoured_cuts_have_their_share_of_the_contexts(
 def test_shares_must_fit_together() -> None:
     with pytest.raises(ModelConfigError, match="arrival_cuts"):
         replace(SMALL, newest_cuts=0.6, arrival_cuts=0.6)
+
+
+def test_lifecycle_interactions_are_drawn_one_from_each_part(
+    histories: Histories, bundle: Bundle
+) -> None:
+    builder = BatchBuilder(histories, bundle.catalogue, SMALL.network, HISTORY, 5)
+    positions = torch.arange(len(histories.rows))[:, None]
+    builder.items = ItemTensors(positions, positions.float())
+    cuts = histories.by_length(histories.train_cuts)[-2:]
+    boundaries = [HISTORY.lifecycle_boundary(int(n)) for n in cuts - histories.user_start[cuts]]
+    starts = histories.user_start[cuts]
+    parts = np.array([np.arange(6) * boundary // 5 for boundary in boundaries]) + starts[:, None]
+
+    def sampled(random: np.random.Generator | None) -> np.ndarray:
+        batch = builder.build(cuts, 4, 8, random)
+        assert batch.lengths[0] == 5
+        return batch.items.ids[:, :5, 0].numpy()
+
+    assert sampled(None).tolist() == parts[:, :-1].tolist()
+    drawn = np.stack([sampled(np.random.default_rng(seed)) for seed in range(200)])
+    assert np.all((drawn >= parts[:, :-1]) & (drawn < parts[:, 1:]))
+    for row, boundary in enumerate(boundaries):
+        everything = starts[row] + np.arange(boundary)
+        assert np.unique(drawn[:, row]).tolist() == everything.tolist()
+    halves = [
+        builder.build(cuts, 4, 8, np.random.default_rng(0), slice(i, None, 2)).items.ids[:, :5, 0]
+        for i in range(2)
+    ]
+    assert torch.equal(torch.cat(halves), torch.from_numpy(sampled(np.random.default_rng(0))))
+
+
+def test_the_last_stage_draws_cuts_as_they_come(
+    event_log: EventLog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[list[float]] = []
+    cuts = StepDraws.cuts
+
+    def spy(draws: StepDraws, step: int, favoured: Favoured = ()) -> Index:
+        asked.append([share for _, share in favoured])
+        return cuts(draws, step, favoured)
+
+    monkeypatch.setattr(StepDraws, "cuts", spy)
+    rows = event_log.rows.copy()
+    rows["item_id"] = np.random.default_rng(0).permutation(rows["item_id"])
+    network = replace(SMALL.network, repeats=RepeatConfig(enabled=False))
+    config = replace(
+        SMALL, network=network, max_steps=12, arrival_cuts=0.5, newest_cuts=0.25, precision="fp32"
+    )
+    with Progress(disable=True) as progress:
+        report = train(replace(event_log, rows=rows), None, config, tmp_path / "bundle", progress)
+    last = report["stages"][-1]["steps"]
+    assert asked == [[0.25, 0.5]] * (12 - last) + [[0.25]] * last
+    assert 0 < last < 12
