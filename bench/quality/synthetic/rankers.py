@@ -25,6 +25,7 @@ SETTINGS: Changes = {
     "arrival_cuts": 0.75,
     "lifecycle_sample": 64,
     "learning_rate": 2e-3,
+    "table_rate": 0.5,
     "stages.shares": (0.86, 0.02, 0.12),  # top_k is more than the mid-term segment
     "stages.evaluate_every": 500,
     "stages.patience": 100,
