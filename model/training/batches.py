@@ -100,23 +100,25 @@ class BatchBuilder:
         *,
         recent_alone: bool = False,
     ) -> Batch:
-        """Contexts that end at `cuts`. Targets are drawn by `random`; None takes the next basket alone, as it is.
+        """Contexts that end at `cuts`. Targets and lifecycle interactions are drawn by `random`.
+
+        None takes the next basket alone, as it is, and evenly spread lifecycle interactions.
 
         `shard` takes some of the contexts, with the targets that they have in the whole batch. `recent_alone` leaves out
         what is older, and repeats.
         """
         sids, weights = self._targets(cuts, targets, window, random)
-        sids, weights, cuts = sids[shard], weights[shard], cuts[shard]
         start = self.histories.user_start[cuts]
-        length = cuts - start
-        cut_at = [self._segments(int(n)) for n in length]
+        cut_at = [self._segments(int(n)) for n in cuts - start]
         first, boundary, recent_start = (start + column for column in np.array(cut_at).T)
         if recent_alone:
             first = boundary = recent_start
+        lifecycle = _spread(first, boundary, self.lifecycle_sample, random)
+        sids, weights, cuts = sids[shard], weights[shard], cuts[shard]
         parts = [
-            _evenly(first, boundary, self.lifecycle_sample),
-            _left_aligned(boundary, recent_start),
-            _right_aligned(recent_start, cuts),
+            lifecycle[shard],
+            _left_aligned(boundary[shard], recent_start[shard]),
+            _right_aligned(recent_start[shard], cuts),
         ]
         index = torch.from_numpy(np.concatenate(parts, 1))
         lengths = [part.shape[1] for part in parts]
@@ -216,11 +218,15 @@ def _left_aligned(starts: Index, ends: Index) -> Index:
     return np.where(positions < ends[:, None], positions, -1)
 
 
-def _evenly(starts: Index, ends: Index, most: int) -> Index:
-    """At most `most` positions per row, evenly spread over [start, end)."""
+def _spread(starts: Index, ends: Index, most: int, random: np.random.Generator | None) -> Index:
+    """At most `most` positions per row: the first of as many equal parts of [start, end), or one that `random` draws."""
     counts = ends - starts
     num_columns = min(most, int(counts.max(initial=0)))
     taken = np.minimum(counts, num_columns)[:, None]
     columns = np.arange(num_columns)
-    offsets = columns * np.maximum(counts[:, None], 1) // np.maximum(taken, 1)
+    counts, taken = counts[:, None], np.maximum(taken, 1)
+    offsets = columns * counts // taken
+    if random is not None:
+        lengths = (columns + 1) * counts // taken - offsets
+        offsets += (random.random(offsets.shape) * lengths).astype(np.int64)
     return np.where(columns < taken, starts[:, None] + offsets, -1)

@@ -92,8 +92,10 @@ class TrainConfig:
     """Interactions after the cut to draw from; the whole next basket at least."""
     newest_cuts: float = 0.0
     """Share of contexts that end where a user's last trainable basket begins, users alike; the others end anywhere."""
+    arrival_cuts: float = 0.0
+    """Share of contexts, but for the last stage, that end before something whose first code the nearer segments lack."""
     lifecycle_sample: int = 128
-    """Lifecycle interactions used per context, evenly spread; serving sums them all."""
+    """Lifecycle interactions used per context, one drawn from each of so many equal parts; serving sums them all."""
     learning_rate: float = 2e-3
     reconstruction_weight: float = 0.1
     repeat_weight: float = 1.0
@@ -138,8 +140,11 @@ class TrainConfig:
             raise ModelConfigError(
                 f"codes_every is {self.codes_every}; without network.next_item every step learns codes: set it to 1"
             )
-        if not 0 <= self.newest_cuts <= 1:
-            raise ModelConfigError(f"newest_cuts is {self.newest_cuts}; it must be between 0 and 1")
+        if min(self.newest_cuts, self.arrival_cuts) < 0 or self.newest_cuts + self.arrival_cuts > 1:
+            raise ModelConfigError(
+                f"newest_cuts is {self.newest_cuts}, arrival_cuts {self.arrival_cuts}; "
+                "they must be at least 0, their sum at most 1"
+            )
         if not 0 <= self.repeat_share < 1:
             raise ModelConfigError(
                 f"repeat_share is {self.repeat_share}; it must be at least 0 and below 1"

@@ -3,6 +3,8 @@
 Nothing about randomness has to be remembered, and every process of a data-parallel run draws the same.
 """
 
+from collections.abc import Sequence
+
 import numpy as np
 import torch
 
@@ -16,33 +18,29 @@ class StepDraws:
     """Cuts, targets and dropout of each step."""
 
     def __init__(
-        self,
-        histories: Histories,
-        seed: int,
-        batch_size: int,
-        newest_share: float = 0.0,
-        even_len: int | None = None,
+        self, histories: Histories, seed: int, batch_size: int, even_len: int | None = None
     ) -> None:
-        """`batch_size`: contexts per step, of all processes together; `newest_share` and `even_len` as in `draw_cuts`."""
+        """`batch_size`: contexts per step, of all processes together; `even_len` as in `draw_cuts`."""
         self._histories, self._seed, self._batch_size = histories, seed, batch_size
-        self._newest_share, self._even_len = newest_share, even_len
-        self._block = -1
+        self._even_len = even_len
+        self._drawn: tuple[int, tuple[float, ...]] | None = None
         self._batches: list[Index] = []
 
-    def cuts(self, step: int) -> Index:
-        """The contexts of a step, of similar lengths."""
+    def cuts(self, step: int, favoured: Sequence[tuple[Index, float]] = ()) -> Index:
+        """The contexts of a step, of similar lengths; `favoured` as in `draw_cuts`, told apart by their shares."""
         block, place = divmod(step, _BATCHES_SORTED_TOGETHER)
-        if block != self._block:
+        drawn = (block, tuple(share for _, share in favoured))
+        if drawn != self._drawn:
             size = self._batch_size
             self._batches = draw_cuts(
                 self._histories,
                 size * _BATCHES_SORTED_TOGETHER,
                 size,
                 self._generator(_CUTS, block),
-                self._newest_share,
+                favoured,
                 self._even_len,
             )
-            self._block = block
+            self._drawn = drawn
         return self._batches[place]
 
     def targets(self, step: int) -> np.random.Generator:

@@ -4,6 +4,7 @@ A basket is a run of a user's interactions with one event time. A cut is the fir
 is everything of the user before it. Last baskets are held out: everybody's, or those of some users, drawn at random.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -107,18 +108,20 @@ def draw_cuts(
     num_cuts: int,
     batch_size: int,
     random: np.random.Generator,
-    newest_share: float = 0.0,
+    favoured: Sequence[tuple[Index, float]] = (),
     even_len: int | None = None,
 ) -> list[Index]:
     """Random training cuts in batches of similar history length, so that little of a batch is padding.
 
-    `newest_share` of them are their users' last ones, every user as likely; of the others, every cut is. With `even_len`,
+    Each of `favoured` are cuts and the share of all contexts that is drawn from them; the rest is drawn from all cuts. With `even_len`,
     batches hold about as many interactions each, of the newest `even_len` of every context, instead of as many contexts.
     """
     cuts = random.choice(histories.train_cuts, num_cuts)
-    if newest_share:
-        newest = random.random(num_cuts) < newest_share
-        cuts[newest] = random.choice(histories.newest_train_cuts, int(newest.sum()))
+    kinds, begin = random.random(num_cuts) if favoured else np.ones(num_cuts), 0.0
+    for some, share in favoured:
+        drawn = (kinds >= begin) & (kinds < begin + share)
+        cuts[drawn] = random.choice(some, int(drawn.sum()))
+        begin += share
     cuts = histories.by_length(cuts)
     ends = np.arange(batch_size, num_cuts, batch_size)
     if even_len is not None:

@@ -12,12 +12,14 @@ from rich.progress import Progress
 from model.decoder import IndexerTrace
 from model.mid_term import KEPT_AT
 from model.network import Network
+from model.training.arrivals import arrival_cuts
 from model.training.batches import Batch, BatchBuilder
 from model.training.budget import Budget
 from model.training.config import TrainConfig
 from model.training.data_parallel import Workers, mean_losses, scale_to_share
 from model.training.devices import new_tensors_on, on_device
 from model.training.draws import StepDraws
+from model.training.histories import Index
 from model.training.losses import (
     Losses,
     Stage,
@@ -64,13 +66,9 @@ class Steps:
         self._network, self._trie, self._builder = network, on_device(trie, around.device), builder
         self._config, self._optimiser = config, optimiser
         self._workers, self._device = around.workers, around.device
-        self._draws = StepDraws(
-            builder.histories,
-            config.seed,
-            config.batch_size,
-            config.newest_cuts,
-            config.history.recent_len if config.even_batches else None,
-        )
+        even_len = config.history.recent_len if config.even_batches else None
+        self._draws = StepDraws(builder.histories, config.seed, config.batch_size, even_len)
+        self._arrivals = self._arrival_cuts()
         self.precision: Precision = "fp32"
 
     def make(self, step: int, stage: Stage, spent: float) -> tuple[StepMetrics, float]:
@@ -80,7 +78,7 @@ class Steps:
         rate = config.learning_rate * min(1.0, (step + 1) / _WARM_UP_STEPS)
         rate *= 1 - (1 - _LAST_LEARNING_RATE) * spent
         items_alone = stage == "dense" and step % config.codes_every != 0
-        batch = self._batch(step, items_alone)
+        batch = self._batch(step, stage, recent_alone=items_alone)
         losses = self._forward_backward(batch, step, None if items_alone else stage)
         norm = self._optimiser.step(rate, self._workers)
         own = [
@@ -113,10 +111,26 @@ class Steps:
         )
         return metrics, tokens
 
-    def _batch(self, step: int, recent_alone: bool = False) -> Batch:
+    def _arrival_cuts(self) -> Index:
+        builder, config = self._builder, self._config
+        if not config.arrival_cuts:
+            return np.empty(0, np.int64)
+        codes = np.where(builder.sids >= 0, builder.catalogue.sids_SD[builder.sids, 0], -1)
+        return arrival_cuts(builder.histories, codes, config.history)
+
+    def _favoured(self, stage: Stage) -> list[tuple[Index, float]]:
+        """Cuts that are drawn more often than others: arrivals not in the last stage, which learns how often they come."""
+        config, favoured = self._config, []
+        if config.newest_cuts:
+            favoured.append((self._builder.histories.newest_train_cuts, config.newest_cuts))
+        if stage != "selection" and len(self._arrivals):
+            favoured.append((self._arrivals, config.arrival_cuts))
+        return favoured
+
+    def _batch(self, step: int, stage: Stage, *, recent_alone: bool = False) -> Batch:
         config = self._config
         batch = self._builder.build(
-            self._draws.cuts(step),
+            self._draws.cuts(step, self._favoured(stage)),
             config.targets,
             config.target_window,
             self._draws.targets(step),
@@ -151,7 +165,7 @@ class Steps:
     def _attempt(self, precision: Precision) -> None:
         """One step of this process alone, of the kind that most are, without consequences."""
         items_alone = self._config.codes_every > 1
-        batch = self._batch(0, items_alone)
+        batch = self._batch(0, "dense", recent_alone=items_alone)
         with new_tensors_on(self._device):
             losses = self._losses(batch, None if items_alone else "dense", precision)
             self._backward(losses)

@@ -77,12 +77,16 @@ def test_some_cuts_are_their_users_last_ones(event_log: EventLog) -> None:
         for user in range(NUM_USERS)
     }
     drawn = np.concatenate(
-        draw_cuts(histories, 4_000, 40, np.random.default_rng(0), newest_share=0.5)
+        draw_cuts(
+            histories, 4_000, 40, np.random.default_rng(0), [(histories.newest_train_cuts, 0.5)]
+        )
     )
     assert set(drawn.tolist()) <= set(histories.train_cuts.tolist())
     anyway = 1 / NUM_BASKETS
     assert np.isin(drawn, list(last)).mean() == pytest.approx(0.5 + 0.5 * anyway, abs=0.05)
-    (always,) = draw_cuts(histories, 50, 50, np.random.default_rng(0), newest_share=1.0)
+    (always,) = draw_cuts(
+        histories, 50, 50, np.random.default_rng(0), [(histories.newest_train_cuts, 1.0)]
+    )
     assert set(always.tolist()) <= last
 
 
