@@ -3,7 +3,6 @@
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from weakref import ref
 
 import numpy as np
 import numpy.typing as npt
@@ -22,14 +21,13 @@ from model.explain import explain
 from model.fused_decoder import FusedDecoder, Memory
 from model.item_scorer import ItemScorer
 from model.next_item import NextItems
-from model.popularity import AT_TRAINING_END, Popularity
 from model.primer import empty_memory
 from model.query import Explanation, ItemFilter, ItemIds, Mask, Query, Recommended
 from model.ranking import rank_items
-from model.repeat_features import repeat_candidates
-from model.repeats import RepeatEvidence, RepeatMixture
+from model.repeat_mixtures import RepeatMixtures
+from model.repeats import RepeatMixture
 from model.scorer import Scorer
-from model.user_context import KnownEvidence, Reused, UserContext
+from model.user_context import Reused, UserContext
 from state.interaction import INTERACTION
 from state.segments import HistoryConfig
 from state.user_delta import UserSegments, split_state
@@ -110,8 +108,7 @@ class Recommender:
         self._searched = _Searched(CatalogueView.of(bundle.catalogue, bundle.trie), self._prepared)
         self._left: Tensor | None = None
         """Of the catalogue before; `prepare` frees it, which takes 10 ms for 250,000 items."""
-        self._popularity = AT_TRAINING_END
-        """Replaced whole."""
+        self._mixtures = RepeatMixtures(bundle.network)
 
     @property
     def bundle_version(self) -> str:
@@ -167,8 +164,7 @@ class Recommender:
 
         The counts are decayed to now with `popularity_half_life_s` of the bundle's repeats. From any thread.
         """
-        item_buckets = self.bundle.network.config.features.item_buckets
-        self._popularity = Popularity.of(item_ids, counts, item_buckets)
+        self._mixtures.set_popularity(item_ids, counts)
 
     def recommend(self, state: UserState, query: Query) -> list[Recommended]:
         """The best items for a user of whom nothing is cached; as `answer`."""
@@ -221,14 +217,7 @@ class Recommender:
         self, place: int, context: UserContext, query: Query, view: CatalogueView
     ) -> _Request:
         blocked = view.blocked(query.filter)
-        evidence, mixture = self._evidence(context, view.catalogue)
-        if not query.repeats:
-            blocked_candidates = ~evidence.new
-            if blocked is not None:
-                blocked_candidates |= torch.from_numpy(blocked)[evidence.items]
-            mixture = self._mixture(evidence, blocked_candidates)
-        elif blocked is not None:
-            mixture = self._mixture(evidence, torch.from_numpy(blocked)[evidence.items])
+        mixture = self._mixtures.of(context, view.catalogue, blocked, repeats=query.repeats)
         return _Request(
             place=place,
             context=context,
@@ -238,33 +227,6 @@ class Recommender:
             blocked=blocked,
             mixture=mixture,
         )
-
-    def _mixture(self, evidence: RepeatEvidence, blocked: Tensor | None) -> RepeatMixture:
-        return evidence.mixture(blocked).favouring(self.bundle.network.config.repeats)
-
-    def _evidence(
-        self, context: UserContext, catalogue: Catalogue
-    ) -> tuple[RepeatEvidence, RepeatMixture]:
-        """For repeats, and where nothing is blocked; kept with the context as long as catalogue and popularity are the same."""
-        config, popularity, known = self.bundle.network.config, self._popularity, context.evidence
-        if known is None or not known.is_of(catalogue, popularity):
-            candidates = repeat_candidates(
-                [context.statistics],
-                catalogue,
-                config.features,
-                config.repeats.max_candidates,
-                config.repeats.max_popular_candidates,
-            )
-            counts = popularity.of_rows(candidates.first_rows)
-            candidates = replace(candidates, popularity=counts)
-            evidence = self.bundle.network.repeat_evidence(candidates, context.bos)
-            context.evidence = known = KnownEvidence(
-                catalogue=ref(catalogue),
-                popularity=ref(popularity),
-                evidence=evidence,
-                mixture=self._mixture(evidence, None),
-            )
-        return known.evidence, known.mixture
 
     def _search(
         self,
