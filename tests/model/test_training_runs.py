@@ -112,14 +112,14 @@ def test_a_killed_run_loses_what_came_after_its_checkpoint(
 
 
 def test_ctrl_c_writes_a_checkpoint_too(event_log: EventLog, tmp_path: Path) -> None:
-    place = RunPlace(tmp_path / "run")
+    place, before = RunPlace(tmp_path / "run"), signal.getsignal(signal.SIGINT)
     with pytest.raises(TrainingStopped) as stopped:
         train(event_log, None, CONFIG, tmp_path / "b", SignalAt(2, signal.SIGINT), place)
     assert stopped.value.signal_number == signal.SIGINT
     found = load_checkpoint(tmp_path / "run" / "checkpoint.safetensors")
     assert found is not None
     assert found[1]["state"]["repeats"]["steps"] == 2
-    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    assert signal.getsignal(signal.SIGINT) is before
 
 
 def test_another_seed_gives_other_weights(
