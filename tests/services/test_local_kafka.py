@@ -224,9 +224,10 @@ def test_a_recycled_pid_is_not_ours(own_state: Path) -> None:
 def test_another_place_than_that_of_the_broker_is_refused(
     own_state: Path, asked: tuple[str, str]
 ) -> None:
-    us = psutil.Process()
-    remember(us.pid, us.create_time())
-    result = CliRunner().invoke(app, ["start", *asked])
+    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as broker:
+        remember(broker.pid, psutil.Process(broker.pid).create_time())
+        result = CliRunner().invoke(app, ["start", *asked])
+        broker.kill()
     assert isinstance(result.exception, CommandError)
     assert "127.0.0.1:1, with its data in /nowhere" in str(result.exception)
 
