@@ -34,7 +34,15 @@ class Shape:
 
 
 _SHORT_LEN = 64
-SHORT = Shape(batch_size=128, targets=1, positions=20)
+SHORT = Shape(
+    batch_size=128,
+    even_batches=True,
+    codes_every=4,
+    evaluate_every=500,
+    targets=1,
+    positions=20,
+    recent_positions="distance",
+)
 LONG = Shape(
     batch_size=8,
     even_batches=True,
