@@ -8,6 +8,7 @@ from model.features import FeatureConfig
 from model.layers import LayerConfig
 from model.network import NetworkConfig
 from model.next_item import NextItemConfig
+from model.recent import Positions
 from model.repeats import RepeatConfig
 from model.tokenizer.item_vectors import ItemVectorConfig
 from model.training.config import StageRules, TrainConfig
@@ -18,9 +19,10 @@ class Shape:
     """What differs between short sequences over many items and long ones over few."""
 
     batch_size: int
-    codes_every: int
+    even_batches: bool = False
+    codes_every: int = 1
     shares: tuple[float, float, float] = (0.9, 0.02, 0.08)
-    evaluate_every: int
+    evaluate_every: int = 100
     """Small steps are many, and each evaluation takes up to a hundredth of the time."""
     targets: int
     """Of the codes, from as many interactions behind a cut."""
@@ -28,18 +30,14 @@ class Shape:
     width: int = 64
     dropout: float = 0.2
     item_buckets: int = 49_152
+    recent_positions: Positions = "newest"
 
 
 _SHORT_LEN = 64
-SHORT = Shape(
-    batch_size=128,
-    codes_every=4,
-    evaluate_every=500,
-    targets=1,
-    positions=20,
-)
+SHORT = Shape(batch_size=128, targets=1, positions=20)
 LONG = Shape(
     batch_size=8,
+    even_batches=True,
     codes_every=8,
     shares=(0.94, 0.01, 0.05),
     evaluate_every=1000,
@@ -47,6 +45,7 @@ LONG = Shape(
     positions=200,
     width=128,
     item_buckets=16_384,
+    recent_positions="distance",
 )
 
 
@@ -73,13 +72,13 @@ def config_of(shape: Shape) -> TrainConfig:
                 enabled=True, dropout=shape.dropout, positions=shape.positions
             ),
             recent_layers=2,
-            recent_positions="distance",
+            recent_positions=shape.recent_positions,
         ),
         items=ItemVectorConfig(text_weight=1.0),
         stages=StageRules(shares=shape.shares, evaluate_every=shape.evaluate_every, patience=20),
         min_item_count=1,
         batch_size=shape.batch_size,
-        even_batches=True,
+        even_batches=shape.even_batches,
         codes_every=shape.codes_every,
         targets=shape.targets,
         target_window=shape.targets,
