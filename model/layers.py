@@ -95,8 +95,10 @@ class Attention(nn.Module):
     ) -> Tensor:
         """[B, Q, H]. Contexts without a single real key get arbitrary finite values: the caller drops them.
 
-        `bias_AQN` is added to the logits; it needs a mask.
+        `bias_AQN` is added to the logits. Raises ValueError where it comes without a mask.
         """
+        if bias_AQN is not None and mask_BN is None:
+            raise ValueError("a bias of the attention needs a mask")
         query = self._split(self.to_query(queries_BQH))
         key, value = map(self._split, self.to_key_value(keys_BNH).chunk(2, -1))
         mask = None if mask_BN is None else attendable(mask_BN)[:, None, None, :]

@@ -12,6 +12,7 @@ from torch import nn
 
 from model.bundle import Bundle
 from model.errors import ModelConfigError, TrainingError
+from model.layers import EncoderLayer
 from model.network import Network
 from model.next_item import NextItemConfig
 from model.recent import RecentEncoder
@@ -91,6 +92,12 @@ def test_codes_learn_at_some_steps_of_the_first_stage(event_log: EventLog, tmp_p
 def test_settings_outside_their_limits_are_refused(setting: str, value: Any, why: str) -> None:
     with pytest.raises(ModelConfigError, match=why):
         replace(CONFIG, **{"codes_every": 2, setting: value})
+
+
+def test_a_bias_without_a_mask_is_refused() -> None:
+    x_BNH, bias_ANN = torch.zeros(1, 3, LAYER.width), torch.zeros(LAYER.num_heads, 3, 3)
+    with pytest.raises(ValueError, match="needs a mask"):
+        EncoderLayer(LAYER)(x_BNH, None, bias_ANN=bias_ANN)
 
 
 def test_positions_of_another_name_are_refused() -> None:
