@@ -12,6 +12,7 @@ TASKS = {
     "sports": "bench.quality.sequences:load_sports",
     "toys": "bench.quality.sequences:load_toys",
     "synthetic": "bench.quality.synthetic.synthetic_task:load_task",
+    "synthetic_many": "bench.quality.synthetic.synthetic_task:load_many",
     "synthetic_without_lifecycle": "bench.quality.synthetic.synthetic_task:load_without_lifecycle",
     "synthetic_without_session": "bench.quality.synthetic.synthetic_task:load_without_session",
     "synthetic_shuffled": "bench.quality.synthetic.synthetic_task:load_shuffled",

@@ -42,6 +42,11 @@ def load_task() -> SyntheticTask:
     return make_task("synthetic", StreamConfig())
 
 
+def load_many() -> SyntheticTask:
+    """All causes in five times as many lives: a network cannot learn so many by heart."""
+    return make_task("synthetic_many", StreamConfig(num_users=3_000))
+
+
 def load_without_lifecycle() -> SyntheticTask:
     """Control: nothing comes back from beyond the mid-term segment but by chance."""
     weights = CauseWeights().without("lifecycle")
