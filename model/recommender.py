@@ -59,7 +59,11 @@ class _Request:
 
     def wider(self) -> "_Request":
         """The next one, when this found too little."""
-        per_code = self.per_code and self.per_code * _WIDENING
+        per_code = self.per_code
+        if (
+            per_code is not None and self.width >= _WIDENING * self.k
+        ):  # the beam was not what is missing
+            per_code *= _WIDENING
         width = max(self.width * _WIDENING, self.k)
         return replace(self, width=width, per_code=per_code)
 

@@ -8,6 +8,7 @@ import sys
 
 from model.errors import BundleError, ModelError
 from services.errors import ServiceError, SettingsError
+from services.log_rate import limit_request_warnings
 from services.settings import Settings
 from services.stopping import Stopped
 from services.supervisor import EX_CONFIG
@@ -66,6 +67,7 @@ async def _run(role: str, settings: Settings) -> None:
     from services.wiring.roles import ROLES
 
     quieten_aiokafka()
+    limit_request_warnings()
     stop = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)

@@ -97,12 +97,13 @@ class InferenceNodeConfig:
         _check_metrics_address(self.metrics_listen)
         if not 1 <= self.beam_width <= 1_000:
             raise ConfigError(f"beam_width is {self.beam_width}; it must be 1 to 1000")
-        if self.max_per_first_code is not None and (
-            self.max_per_first_code < 1 or self.exact_search
-        ):
+        if self.max_per_first_code is not None and self.max_per_first_code < 1:
             raise ConfigError(
-                f"max_per_first_code is {self.max_per_first_code} and exact_search {self.exact_search}; "
-                "the first must be at least 1, and needs exact_search off"
+                f"max_per_first_code is {self.max_per_first_code}; it must be at least 1"
+            )
+        if self.max_per_first_code is not None and self.exact_search:
+            raise ConfigError(
+                "max_per_first_code and exact_search are both set: the best items and diverse ones exclude one another; drop one"
             )
         check_limits(self, "num_threads", least=1, most=_MAX_THREADS)
         if self.little_history < 0:

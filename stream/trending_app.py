@@ -29,6 +29,7 @@ log = logging.getLogger(__name__)
 _LOOK_EVERY_S = 1.0
 _PUBLISH_ANYWAY_S = 30.0
 """Readers hear so often of a partition in which nothing happens."""
+_NEVER_S = 10 * 365 * 86_400.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -307,6 +308,8 @@ def _faust_app(config: TrendingAppConfig, group: str, num_partitions: int) -> An
         consumer_auto_offset_reset="earliest",
         broker_session_timeout=6,  # so long a partition of a killed member waits
         broker_heartbeat_interval=1,
+        # `stall_after_s` judges; Faust's own judges the table's topic, too, and reports that no stream reads it.
+        stream_processing_timeout=_NEVER_S,
     )
     app.transport.Consumer = consumer_of_batches(config.interactions)
     return app

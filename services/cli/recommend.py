@@ -32,7 +32,7 @@ def recommend(
         list[int] | None, typer.Option(min=0, max=2**64 - 1, help="Item ids never to return.")
     ] = None,
     exclude_seen: Annotated[
-        bool, typer.Option("--exclude-seen", help="Nothing the user has ever had.")
+        bool, typer.Option("--exclude-seen", help="Nothing that the kept history holds.")
     ] = False,
     allow_tag: Annotated[
         list[int] | None, typer.Option(min=0, max=2**32 - 1, help="Only these tags.")

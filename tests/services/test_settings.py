@@ -49,7 +49,7 @@ def test_file_then_environment_then_options(
         ("[inference_node]\nmax_per_first_code = 0", "max_per_first_code is 0"),
         (
             "[inference_node]\nmax_per_first_code = 2\nexact_search = true",
-            "max_per_first_code is 2 and exact_search True",
+            "max_per_first_code and exact_search are both set",
         ),
         ("history = ", "gemstream.toml"),
         ("[history]\nlate = 'burn'", "history.late: expected 'store' or 'drop', found 'burn'"),
