@@ -1,6 +1,8 @@
 """Our own ranker where histories are sequences without repeats and the next item is asked for (Amazon, MovieLens-1M)."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+
+import pyarrow.parquet as pq
 
 from bench.quality.gemstream_ranker import Gemstream
 from bench.quality.task import Task
@@ -57,8 +59,11 @@ class NextItemGemstream(Gemstream):
         super().__init__("gemstream_next")
 
     def config(self, task: Task) -> TrainConfig:
-        """By how long the sequences are."""
-        return config_of(LONG if task.segments.recent_len > _SHORT_LEN else SHORT)
+        """By how long the sequences are; without titles, items are described by behaviour alone."""
+        config = config_of(LONG if task.segments.recent_len > _SHORT_LEN else SHORT)
+        if "title" in pq.read_schema(task.items_path).names:
+            return config
+        return replace(config, items=replace(config.items, text_weight=0.0))
 
 
 def config_of(shape: Shape) -> TrainConfig:
