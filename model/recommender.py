@@ -58,11 +58,9 @@ class _Request:
     mixture: RepeatMixture
 
     def wider(self) -> "_Request":
-        """The next one, when this found too little."""
-        per_code = self.per_code
-        if (
-            per_code is not None and self.width >= _WIDENING * self.k
-        ):  # the beam was not what is missing
+        """The next one, when this found too little: with more beams, and more per code where beams were not what it lacked."""
+        per_code, beam_was_wide = self.per_code, self.width >= _WIDENING * self.k
+        if per_code is not None and beam_was_wide:
             per_code *= _WIDENING
         width = max(self.width * _WIDENING, self.k)
         return replace(self, width=width, per_code=per_code)

@@ -14,9 +14,8 @@ from model.compiled_search import BlockedItems, compiled_beam_search
 from model.next_item import NextItems
 from model.repeats import RepeatMixture
 from model.trie import Trie
+from tests.model.sid_catalogues import NUM_CODES, catalogues
 
-NUM_CODES = {1: 20, 2: 6, 3: 4, 4: 3, 5: 2}
-"""By number of levels."""
 REQUESTS, WIDTH = 3, 8
 
 
@@ -45,16 +44,6 @@ class Chance:
 
     def score_next(self, codes: Tensor, parents: Tensor | None) -> Tensor:
         return self.next_states(codes, parents) @ self.vectors.T
-
-
-@st.composite
-def catalogues(draw: st.DrawFn) -> tuple[np.ndarray, np.ndarray]:
-    """Distinct SIDs of one to five levels in order, and counts."""
-    levels = draw(st.integers(1, 5))
-    everything = list(itertools.product(range(NUM_CODES[levels]), repeat=levels))
-    sids = sorted(draw(st.sets(st.sampled_from(everything), min_size=1, max_size=40)))
-    counts = draw(st.lists(st.integers(0, 50), min_size=len(sids), max_size=len(sids)))
-    return np.array(sids), np.array(counts)
 
 
 def random_mixture(random: np.random.Generator, num_sids: int, *, with_next: bool) -> RepeatMixture:

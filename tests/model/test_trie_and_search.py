@@ -13,21 +13,9 @@ from model.beam_search import Beams, Limits, beam_search
 from model.errors import CatalogueError
 from model.repeats import RepeatMixture
 from model.trie import Trie
-
-NUM_CODES = {1: 20, 2: 6, 3: 4, 4: 3, 5: 2}
-"""By number of levels."""
+from tests.model.sid_catalogues import NUM_CODES, catalogues
 
 Sids = tuple[tuple[int, ...], ...]
-
-
-@st.composite
-def catalogues(draw: st.DrawFn) -> tuple[np.ndarray, np.ndarray]:
-    """Distinct SIDs of one to five levels in order, and counts."""
-    levels = draw(st.integers(1, 5))
-    everything = list(itertools.product(range(NUM_CODES[levels]), repeat=levels))
-    sids = sorted(draw(st.sets(st.sampled_from(everything), min_size=1, max_size=30)))
-    counts = draw(st.lists(st.integers(0, 50), min_size=len(sids), max_size=len(sids)))
-    return np.array(sids), np.array(counts)
 
 
 class Table:
