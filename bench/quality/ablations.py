@@ -14,7 +14,6 @@ from bench.quality.task import Budget, ItemIds, Task
 from model.decoder import Context, DecoderBlock
 from model.layers import Segment
 from model.network import Network
-from model.repeats import RepeatEvidence, RepeatMixture
 from model.training.batches import BatchBuilder
 from model.training.config import TrainConfig
 from model.training.histories import Index
@@ -31,7 +30,6 @@ class Variant:
 
     without: frozenset[str] = frozenset()
     """Streams that the decoder does not see, in training and ranking."""
-    repeats: bool = True
     statistics_of_newest: int | None = None
     """Repeats know so many interactions alone."""
     block: type[DecoderBlock] = DecoderBlock
@@ -95,11 +93,16 @@ class Ablated(Gemstream):
 
 def configure(changes: Changes) -> TrainConfig:
     """The default configuration with some settings changed; "network.mid_term.top_k" names one."""
-    config: Any = TrainConfig()
+    return with_changes(TrainConfig(), changes)
+
+
+def with_changes(config: TrainConfig, changes: Changes) -> TrainConfig:
+    """A configuration with some settings changed."""
+    changed_config: Any = config
     for name, value in changes.items():
-        config = _changed(config, name.split("."), value)
-    assert isinstance(config, TrainConfig)
-    return config
+        changed_config = _changed(changed_config, name.split("."), value)
+    assert isinstance(changed_config, TrainConfig)
+    return changed_config
 
 
 def _changed(config: Any, path: list[str], value: object) -> Any:
@@ -118,8 +121,6 @@ def changed(variant: Variant) -> Iterator[None]:
 
         if variant.without:
             put(Network, "encode", _encode_without(variant.without))
-        if not variant.repeats:
-            put(RepeatEvidence, "mixture", _no_repeats)
         if variant.statistics_of_newest is not None:
             put(BatchBuilder, "_statistics", _newest_statistics(variant.statistics_of_newest))
         if variant.block is not DecoderBlock:
@@ -141,13 +142,6 @@ def _empty(segment: Segment) -> Segment:
     return Segment(segment.vectors[:, :0], segment.mask[:, :0])
 
 
-_mixture = RepeatEvidence.mixture
-
-
-def _no_repeats(evidence: RepeatEvidence, _: Tensor | None = None) -> RepeatMixture:
-    return _mixture(evidence, torch.ones_like(evidence.items, dtype=torch.bool))
-
-
 def _newest_statistics(newest: int) -> Callable[[BatchBuilder, int], ItemStatistics]:
     def of_newest(builder: BatchBuilder, cut: int) -> ItemStatistics:
         start = max(int(builder.histories.user_start[cut]), cut - newest)
@@ -157,24 +151,15 @@ def _newest_statistics(newest: int) -> Callable[[BatchBuilder, int], ItemStatist
 
 
 _LATER = frozenset({"mid_term", "lifecycle"})
+_NO_REPEATS: Changes = {"network.repeats.enabled": False}
 _SHORT = HistoryConfig(recent_len=50, mid_term_len=500, chunk_len=50)
 _LONG = HistoryConfig()
 
-VARIANTS = {
-    "full": Variant(),
+_ARCHITECTURES = {
     "without_recent": Variant(without=frozenset({"recent"})),
     "without_mid_term": Variant(without=frozenset({"mid_term"})),
     "without_lifecycle": Variant(without=frozenset({"lifecycle"})),
     "recent_only": Variant(without=_LATER),
-    "generator": Variant(repeats=False),
-    "generator_without_lifecycle": Variant(repeats=False, without=frozenset({"lifecycle"})),
-    "generator_recent_only": Variant(repeats=False, without=_LATER),
-    "short": Variant(segments=_SHORT),
-    "short_recent_only": Variant(segments=_SHORT, without=_LATER, statistics_of_newest=50),
-    "short_generator": Variant(segments=_SHORT, repeats=False),
-    "short_generator_recent_only": Variant(segments=_SHORT, repeats=False, without=_LATER),
-    "long": Variant(segments=_LONG),
-    "long_recent_only": Variant(segments=_LONG, without=_LATER, statistics_of_newest=256),
     "dense": Variant(changes={"network.mid_term.top_k": 100_000}),
     "top_k_64": Variant(changes={"network.mid_term.top_k": 64}),
     "top_k_16": Variant(changes={"network.mid_term.top_k": 16}),
@@ -188,6 +173,28 @@ VARIANTS = {
     "codes_64": Variant(changes={"tokenizer.codebook_sizes": (64, 64, 64)}),
     "codes_1024": Variant(changes={"tokenizer.codebook_sizes": (1024, 1024, 1024)}),
     "rq_vae": Variant(changes={"tokenizer.kind": "rq_vae"}),
+}
+_SEGMENTS = {
+    "short": Variant(segments=_SHORT),
+    "short_recent_only": Variant(segments=_SHORT, without=_LATER, statistics_of_newest=50),
+    "short_generator": Variant(segments=_SHORT, changes=_NO_REPEATS),
+    "short_generator_recent_only": Variant(segments=_SHORT, changes=_NO_REPEATS, without=_LATER),
+    "long": Variant(segments=_LONG),
+    "long_recent_only": Variant(segments=_LONG, without=_LATER, statistics_of_newest=256),
+}
+
+
+def _generator(variant: Variant) -> Variant:
+    """The same without repeats: what the streams and codes say alone."""
+    return replace(variant, changes={**variant.changes, **_NO_REPEATS})
+
+
+VARIANTS = {
+    "full": Variant(),
+    "generator": _generator(Variant()),
+    **_ARCHITECTURES,
+    **{f"generator_{name}": _generator(one) for name, one in _ARCHITECTURES.items()},
+    **_SEGMENTS,
 }
 """By name. The default, as a rule, is not repeated: three levels of 256 codes, k = 128, delta "self", sum."""
 
