@@ -8,10 +8,12 @@ import copy
 from collections.abc import Sequence
 from typing import TypeVar
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
 from model.bundle import Bundle
+from model.code_recency import FirstCodes
 from model.decoder import Context
 from model.engine import DTYPES, HOST
 from model.engine_config import Precision
@@ -48,6 +50,7 @@ class ContextEncoder:
         self._dtype = dtype
         self._recent = _in_precision(network.recent, dtype)
         self._mid_term = _in_precision(network.mid_term, dtype)
+        self._first_codes = FirstCodes(bundle.catalogue) if network.code_recency else None
         self._primer = Primer(bundle, fused, precision, device)
 
     @torch.inference_mode()
@@ -83,7 +86,7 @@ class ContextEncoder:
             statistics=statistics,
             memory=memory,
             bos=bos_1H,
-            first_logits=self._network.logits(bos_1H[:, None], 0),
+            first_logits=self._network.first_logits(bos_1H[:, None], self._code_counts(user)),
             max_candidates=self._max_candidates(statistics),
         )
         return context, Reused(
@@ -92,6 +95,13 @@ class ContextEncoder:
             summary=has_summary * same_summary,
             summary_encoded=has_summary * (not same_summary),
         )
+
+    def _code_counts(self, user: UserSegments) -> Tensor | None:
+        """[1, R, K]: of the mid-term and the recent segment. The bundle's own items have codes here, as in training."""
+        if self._first_codes is None:
+            return None
+        nearer = [rows["item_id"] for rows in (*user.chunks.values(), user.tail)]
+        return self._first_codes.log_counts(self._first_codes.of(np.concatenate(nearer)))[None]
 
     def _max_candidates(self, statistics: ItemStatistics) -> int:
         repeats = self._network.config.repeats

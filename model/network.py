@@ -10,6 +10,7 @@ from typing import Literal, get_args
 import torch
 from torch import Tensor, nn
 
+from model.code_recency import CodeRecency
 from model.decoder import Context, Decoder, IndexerTrace, Residual
 from model.errors import ModelConfigError
 from model.features import FeatureConfig, ItemFeatures
@@ -45,6 +46,8 @@ class NetworkConfig:
     """Every level has code embeddings of its own, or all levels are tied to one table (and told apart by a vector)."""
     tied_output: bool = True
     """The table that embeds a level's codes also scores them, or another one does."""
+    code_recency: bool = False
+    """Which first codes the nearer segments hold, and how far back, is added to the logits of first codes."""
 
     def __post_init__(self) -> None:
         """Check the depths."""
@@ -94,6 +97,7 @@ class Network(nn.Module):
         self.levels_DH = (
             nn.Parameter(torch.randn(num_levels, layer.width) * layer.width**-0.5) if tied else None
         )
+        self.code_recency = CodeRecency(layer.width) if config.code_recency else None
 
     def encode(
         self, recent: Segment, mid_term: Segment, tokens_BEH: Tensor, present_B: Tensor
@@ -148,6 +152,17 @@ class Network(nn.Module):
     def logits(self, states_BTH: Tensor, level: int) -> Tensor:
         """[B, T, K]: dot products with the level's codebook embeddings."""
         return states_BTH @ self.code_vectors(level).T
+
+    def first_logits(self, states_BTH: Tensor, counts_BRK: Tensor | None) -> Tensor:
+        """[B, T, K]: of first codes from BOS states; `counts_BRK` as from `FirstCodes`, where the network reads them.
+
+        They may lack codes at the end, which no item has.
+        """
+        logits = self.logits(states_BTH, 0)
+        if self.code_recency is None or counts_BRK is None:
+            return logits
+        added = self.code_recency(states_BTH, counts_BRK)
+        return logits + nn.functional.pad(added, (0, logits.shape[-1] - added.shape[-1]))
 
     def code_vectors(self, level: int) -> Tensor:
         """[K, H]: what scores the codes of a level."""

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from model.catalogue import Catalogue
+from model.code_recency import FirstCodes
 from model.features import ItemTensors, to_tensors
 from model.network import NetworkConfig
 from model.next_item import ItemRows
@@ -52,6 +53,8 @@ class Batch:
     """[B, R]: the catalogue item behind each recent interaction, where it is learned from; else -1."""
     catalogue_rows: ItemRows | None
     """None where no items are scored beside their codes: a batch is moved to the device, and they are the whole catalogue."""
+    code_counts: Tensor | None = None
+    """[B, R, K]: `FirstCodes.log_counts` of the first codes in mid-term and recent segments, where the network reads them."""
 
 
 class BatchBuilder:
@@ -81,6 +84,9 @@ class BatchBuilder:
         """As of each cut, from `follow_popularity`; None: as of the training's end."""
         self.sids = np.where(self._found >= 0, catalogue.bucket_of_item[self._found], -1)
         """Per interaction, its SID number or -1."""
+        self._first = FirstCodes(catalogue)
+        self.first_codes = self._first.of(histories.rows["item_id"])
+        """Per interaction, or -1."""
 
     def follow_popularity(self) -> PopularityLog:
         """From now on items are as popular as all users' interactions before each cut made them."""
@@ -125,8 +131,15 @@ class BatchBuilder:
         items = self.items[index.clamp(min=0)]
         next_items = self._next_items(parts[2], newest_alone=random is None)
         repeats = self._no_repeats(cuts) if recent_alone else self.repeats(cuts)
+        counts = None if recent_alone else self._code_counts(boundary[shard], cuts)
         rows = self._catalogue_rows
-        return Batch(items, index >= 0, lengths, *repeats, sids, weights, next_items, rows)
+        return Batch(items, index >= 0, lengths, *repeats, sids, weights, next_items, rows, counts)
+
+    def _code_counts(self, boundaries: Index, cuts: Index) -> Tensor | None:
+        if not self._network.code_recency:
+            return None
+        nearer = zip(boundaries.tolist(), cuts.tolist(), strict=True)
+        return torch.stack([self._first.log_counts(self.first_codes[a:b]) for a, b in nearer])
 
     def _next_items(self, recent_BR: Index, *, newest_alone: bool) -> Tensor:
         """What followed the recent interactions at these positions; in evaluation, what follows the newest."""

@@ -115,8 +115,7 @@ class Steps:
         builder, config = self._builder, self._config
         if not config.arrival_cuts:
             return np.empty(0, np.int64)
-        codes = np.where(builder.sids >= 0, builder.catalogue.sids_SD[builder.sids, 0], -1)
-        return arrival_cuts(builder.histories, codes, config.history)
+        return arrival_cuts(builder.histories, builder.first_codes, config.history)
 
     def _favoured(self, stage: Stage) -> list[tuple[Index, float]]:
         """Cuts that are drawn more often than others: arrivals not in the last stage, which learns how often they come."""

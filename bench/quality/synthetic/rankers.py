@@ -19,12 +19,16 @@ SETTINGS: Changes = {
     "items.cooccurrence_weight": 0.5,
     "tokenizer.codebook_sizes": (64, 64, 64),
     "network.features.item_buckets": 16_384,
+    "network.layer.num_heads": 1,
+    "network.layer.dropout": 0.0,
+    "network.code_recency": True,
     "network.repeats.enabled": False,  # what comes back is a topic, seldom an item that the user had
     "targets": 4,
     "target_window": 4,
     "arrival_cuts": 0.75,
-    "lifecycle_sample": 64,
-    "learning_rate": 2e-3,
+    "lifecycle_sample": 128,
+    "reconstruction_weight": 0.0,
+    "learning_rate": 1e-3,
     "table_rate": 0.5,
     "stages.shares": (0.86, 0.02, 0.12),  # top_k is more than the mid-term segment
     "stages.evaluate_every": 500,

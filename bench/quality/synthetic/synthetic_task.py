@@ -43,8 +43,8 @@ def load_task() -> SyntheticTask:
 
 
 def load_many() -> SyntheticTask:
-    """All causes in five times as many lives: a network cannot learn so many by heart."""
-    return make_task("synthetic_many", StreamConfig(num_users=3_000))
+    """All causes in so many lives that a network cannot learn them by heart."""
+    return make_task("synthetic_many", StreamConfig(num_users=8_000))
 
 
 def load_without_lifecycle() -> SyntheticTask:
