@@ -173,6 +173,7 @@ _ARCHITECTURES = {
     "codes_64": Variant(changes={"tokenizer.codebook_sizes": (64, 64, 64)}),
     "codes_1024": Variant(changes={"tokenizer.codebook_sizes": (1024, 1024, 1024)}),
     "rq_vae": Variant(changes={"tokenizer.kind": "rq_vae"}),
+    "code_recency": Variant(changes={"network.code_recency": True}),
 }
 _SEGMENTS = {
     "short": Variant(segments=_SHORT),
