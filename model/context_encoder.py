@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from typing import TypeVar
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
@@ -86,7 +87,9 @@ class ContextEncoder:
             statistics=statistics,
             memory=memory,
             bos=bos_1H,
-            first_logits=self._network.first_logits(bos_1H[:, None], self._code_counts(user)),
+            first_logits=self._network.first_logits(
+                bos_1H[:, None], self._code_counts(sealed, user.tail)
+            ),
             max_candidates=self._max_candidates(statistics),
         )
         return context, Reused(
@@ -96,12 +99,18 @@ class ContextEncoder:
             summary_encoded=has_summary * (not same_summary),
         )
 
-    def _code_counts(self, user: UserSegments) -> Tensor | None:
-        """[1, R, K]: of the mid-term and the recent segment. The bundle's own items have codes here, as in training."""
+    def _code_counts(self, sealed: SealedChunks, tail: Rows) -> Tensor | None:
+        """[1, R, K]: of the mid-term and the recent segment."""
         if self._first_codes is None:
             return None
-        nearer = [rows["item_id"] for rows in (*user.chunks.values(), user.tail)]
-        return self._first_codes.log_counts(self._first_codes.of(np.concatenate(nearer)))[None]
+        nearer = np.concatenate([sealed.first_codes, self._codes_of(tail)])
+        return self._first_codes.log_counts(nearer)[None]
+
+    def _codes_of(self, rows: Rows) -> npt.NDArray[np.int64]:
+        """First codes. The bundle's own items have them here, as in training; of later ones nothing was learned."""
+        if self._first_codes is None:
+            return np.zeros(0, np.int64)
+        return self._first_codes.of(rows["item_id"])
 
     def _max_candidates(self, statistics: ItemStatistics) -> int:
         repeats = self._network.config.repeats
@@ -124,13 +133,14 @@ class ContextEncoder:
             return previous
         chunk_len, width = self._history.chunk_len, self._network.config.layer.width
         new = [p for p in positions if previous is None or p not in previous.positions]
-        vectors, keys, statistics = [], [], {}
+        vectors, keys, codes, statistics = [], [], [], {}
         if previous is not None:
             kept = [i for i, p in enumerate(previous.positions) if p in user.chunks]
             if kept:  # neighbours: chunks leave at the old end alone
                 rows = slice(kept[0] * chunk_len, (kept[-1] + 1) * chunk_len)
                 vectors.append(previous.vectors[rows])
                 keys.append(previous.indexer_keys[:, rows])
+                codes.append(previous.first_codes[rows])
                 statistics = {
                     previous.positions[i]: previous.statistics[previous.positions[i]] for i in kept
                 }
@@ -138,11 +148,15 @@ class ContextEncoder:
             vectors_NH = self._encode_chunks(user.chunks[position])
             vectors.append(vectors_NH)
             keys.append(self._primer.indexer_keys(vectors_NH))
+            codes.append(self._codes_of(user.chunks[position]))
             statistics[position] = statistics_of(user.chunks[position])
         if not vectors:
             nothing_NH = torch.zeros(0, width, dtype=self._dtype)
-            return SealedChunks((), nothing_NH, self._primer.indexer_keys(nothing_NH), {})
-        return SealedChunks(positions, torch.cat(vectors), torch.cat(keys, 1), statistics)
+            keys_LMI = self._primer.indexer_keys(nothing_NH)
+            return SealedChunks((), nothing_NH, keys_LMI, np.zeros(0, np.int64), {})
+        return SealedChunks(
+            positions, torch.cat(vectors), torch.cat(keys, 1), np.concatenate(codes), statistics
+        )
 
     def _vectors(self, rows: Rows) -> Tensor:
         """Item vectors [1, N, H]."""

@@ -8,6 +8,8 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from weakref import ReferenceType
 
+import numpy as np
+import numpy.typing as npt
 from torch import Tensor
 
 from model.catalogue import Catalogue
@@ -31,6 +33,8 @@ class SealedChunks:
     """[M, H]"""
     indexer_keys: Tensor
     """[L, M, G I]: what the indexer of each block compares with."""
+    first_codes: npt.NDArray[np.int64]
+    """[M]: of the items' SIDs, -1 for none; empty where the network does not read them."""
     statistics: Mapping[int, ItemStatistics]
     """By first position."""
 

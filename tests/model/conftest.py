@@ -11,7 +11,7 @@ from rich.progress import Progress
 from model.bundle import Bundle, load_bundle
 from model.training.train import train
 from state.event_log import EventLog
-from tests.model.worlds import SCORING, SMALL, make_event_log
+from tests.model.worlds import RECENCY, SCORING, SMALL, make_event_log
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -43,6 +43,18 @@ def scoring(event_log: EventLog, tmp_path_factory: pytest.TempPathFactory) -> Bu
     path = tmp_path_factory.mktemp("scoring") / "bundle"
     train(event_log, None, SCORING, path, Progress(disable=True))
     return load_bundle(path)
+
+
+@pytest.fixture(scope="session")
+def recency(event_log: EventLog, tmp_path_factory: pytest.TempPathFactory) -> Bundle:
+    """A bundle whose network reads the first codes of the nearer segments."""
+    path = tmp_path_factory.mktemp("recency") / "bundle"
+    train(event_log, None, RECENCY, path, Progress(disable=True))
+    bundle = load_bundle(path)
+    module = bundle.network.code_recency
+    assert module is not None
+    torch.nn.init.normal_(module.weights.weight, std=0.2)  # so few steps leave them near zero
+    return bundle
 
 
 @pytest.fixture

@@ -6,6 +6,7 @@ from torch import Tensor
 
 from model.beam_search import Beams, Limits, beam_search
 from model.bundle import Bundle
+from model.code_recency import FirstCodes
 from model.query import Mask, Query
 from model.ranking import rank_items
 from model.repeat_features import repeat_candidates
@@ -32,8 +33,8 @@ def plain_mixture(
         [plain_statistics(bundle, state)],
         bundle.catalogue,
         network.config.features,
-        network.config.repeats.max_items,
-        network.config.repeats.max_popular,
+        network.config.repeats.max_candidates,
+        network.config.repeats.max_popular_candidates,
     )
     bos = network.decode(whole_context(bundle, state), torch.zeros(1, 1, 0, dtype=torch.int64))
     evidence = network.repeat_evidence(candidates, bos[:, 0, 0])
@@ -56,9 +57,13 @@ def plain_beams(
     bundle: Bundle, state: UserState, width: int, mixture: RepeatMixture, limits: Limits
 ) -> Beams:
     network, context = bundle.network, whole_context(bundle, state)
+    first = FirstCodes(bundle.catalogue)
+    counts_1RK = first.log_counts(first.of(state.rows["item_id"]))[None]
 
     def score_next(codes: Tensor, _: Tensor) -> Tensor:
-        return network.logits(network.decode(context, codes)[:, :, -1], codes.shape[-1])
+        states = network.decode(context, codes)[:, :, -1]
+        level = codes.shape[-1]
+        return network.logits(states, level) if level else network.first_logits(states, counts_1RK)
 
     return beam_search(
         score_next, bundle.trie, 1, min(width, bundle.trie.num_sids), mixture, limits

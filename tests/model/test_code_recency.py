@@ -2,44 +2,31 @@
 
 from dataclasses import replace
 from math import ceil, log, log2
-from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings, strategies as st
-from rich.progress import Progress
 from torch import nn
 
 from model.bundle import Bundle, load_bundle
 from model.code_recency import NUM_DISTANCES, FirstCodes
 from model.query import Query
 from model.recommender import Recommender
-from model.repeats import RepeatConfig
 from model.training.batches import BatchBuilder
 from model.training.evaluate import rank_at
 from model.training.histories import build_histories
-from model.training.train import train
 from state.event_log import EventLog
 from state.interaction import Rows
 from state.user_delta import split_state
 from state.user_state import UserMeta, UserState
-from tests.model.worlds import SMALL, make_rows
-
-NETWORK = replace(SMALL.network, code_recency=True, repeats=RepeatConfig(enabled=False))
-
-
-@pytest.fixture(scope="module")
-def recency(event_log: EventLog, tmp_path_factory: pytest.TempPathFactory) -> Bundle:
-    path: Path = tmp_path_factory.mktemp("recency") / "bundle"
-    train(event_log, None, replace(SMALL, network=NETWORK), path, Progress(disable=True))
-    return load_bundle(path)
+from tests.model.worlds import RECENCY, SMALL, make_rows
 
 
 @pytest.fixture(scope="module")
 def builder(event_log: EventLog, recency: Bundle) -> BatchBuilder:
     histories = build_histories(event_log)
-    return BatchBuilder(histories, recency.catalogue, NETWORK, recency.history, 1_000)
+    return BatchBuilder(histories, recency.catalogue, RECENCY.network, recency.history, 1_000)
 
 
 def counted(codes: list[int], num_codes: int) -> list[list[float]]:
@@ -132,6 +119,7 @@ def test_what_just_came_can_be_forbidden(recency: Bundle, builder: BatchBuilder)
 
 
 def test_it_learns(recency: Bundle) -> None:
-    module = recency.network.code_recency
+    """From zero."""
+    module = load_bundle(recency.path).network.code_recency
     assert module is not None
     assert float(module.weights.bias.detach().abs().max()) > 0

@@ -72,6 +72,24 @@ def test_cached_contexts_answer_like_whole_histories(
     bundle: Bundle, log: list[Entry], steps: list[tuple[int, bool, bool]], k: int, num_excluded: int
 ) -> None:
     """Events, forgets, deletions, boundary moves and requests, in any order."""
+    check_cached_contexts(bundle, log, steps, k, num_excluded)
+
+
+@settings(deadline=None, max_examples=25)
+@given(logs, polls, st.integers(1, 30), st.integers(0, 9))
+def test_so_do_those_that_hold_first_codes(
+    recency: Bundle,
+    log: list[Entry],
+    steps: list[tuple[int, bool, bool]],
+    k: int,
+    num_excluded: int,
+) -> None:
+    check_cached_contexts(recency, log, steps, k, num_excluded)
+
+
+def check_cached_contexts(
+    bundle: Bundle, log: list[Entry], steps: list[tuple[int, bool, bool]], k: int, num_excluded: int
+) -> None:
     recommender, compressor = Recommender(bundle), Compressor(bundle)
     everything, log = len(bundle.catalogue), growing(log)
     excluded = frozenset(range(1, 1 + num_excluded))

@@ -90,3 +90,9 @@ SCORING = replace(
     newest_cuts=0.5,
 )
 """Items are scored beside their codes."""
+
+RECENCY = replace(
+    SMALL,
+    network=replace(SMALL.network, code_recency=True, repeats=RepeatConfig(enabled=False)),
+)
+"""First codes of the nearer segments are read."""
