@@ -6,9 +6,12 @@ Shapes: B requests, W beams, P codes so far, C children, K codes per level.
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 from torch import Tensor
 
+from model.catalogue import Catalogue
+from model.query import Mask
 from model.repeats import RepeatMixture
 from model.trie import Trie
 
@@ -46,6 +49,18 @@ class Limits:
 
 
 NO_LIMITS = Limits()
+
+
+def blocked_nodes(
+    blocked: Sequence[Mask | None], trie: Trie, catalogue: Catalogue
+) -> list[Tensor] | None:
+    """Per level [B, nodes], from the items that each request may not get; None where no request blocks any."""
+    if all(mask is None for mask in blocked):
+        return None
+    nothing = np.zeros(len(catalogue), np.bool_)
+    sids = [catalogue.blocked_sids(nothing if mask is None else mask) for mask in blocked]
+    rows = [trie.blocked_nodes(torch.from_numpy(blocked_S)) for blocked_S in sids]
+    return [torch.stack(level) for level in zip(*rows, strict=True)]
 
 
 def beam_search(

@@ -9,7 +9,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from model.beam_search import Limits, beam_search
+from model.beam_search import Limits, beam_search, blocked_nodes
 from model.bundle import Bundle
 from model.catalogue import Catalogue
 from model.catalogue_view import CatalogueView
@@ -246,7 +246,8 @@ class Recommender:
             blocked = BlockedItems([one.blocked for one in group], catalogue.bucket_starts)
             beams = compiled_beam_search(scorer, trie, len(group), width, mixture, blocked)
         else:
-            limits = Limits(per_code, _blocked_nodes(group, view))
+            masks = [one.blocked for one in group]
+            limits = Limits(per_code, blocked_nodes(masks, trie, catalogue))
             beams = beam_search(scorer.score_next, trie, len(group), width, mixture, limits)
         answers: list[list[Recommended] | None] = []
         for row, request in enumerate(group):
@@ -333,19 +334,3 @@ def _joined(group: Sequence[_Request], next_items: NextItems | None) -> RepeatMi
         return mixture
     places = [request.place for request in group]
     return replace(mixture, next_items=next_items.of_contexts(places))
-
-
-def _blocked_nodes(group: Sequence[_Request], view: CatalogueView) -> list[Tensor] | None:
-    """Per level [B, nodes]; None where no request blocks anything."""
-    catalogue, trie = view.catalogue, view.trie
-    if all(request.blocked is None for request in group):
-        return None
-    rows = [
-        trie.blocked_nodes(
-            torch.zeros(trie.num_sids, dtype=torch.bool)
-            if request.blocked is None
-            else torch.from_numpy(catalogue.blocked_sids(request.blocked))
-        )
-        for request in group
-    ]
-    return [torch.stack(level) for level in zip(*rows, strict=True)]

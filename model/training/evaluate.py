@@ -11,7 +11,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from model.beam_search import Limits, beam_search
+from model.beam_search import Limits, beam_search, blocked_nodes
 from model.catalogue import Catalogue
 from model.decoder import Context
 from model.network import Network
@@ -107,7 +107,7 @@ def rank_at(
             _repeat_mixture(network, batch, context, blocked),
             next_items=network.next_items(context.recent, batch.catalogue_rows, bucket_starts),
         )
-        limits = Limits(blocked=_blocked_nodes(blocked, trie, builder.catalogue))
+        limits = Limits(blocked=blocked_nodes(blocked, trie, builder.catalogue))
         beams = beam_search(score_next, trie, len(some), beam_width, mixture, limits)
         for row in range(len(some)):
             ranked = rank_items(beams, mixture, builder.catalogue, blocked[row], row)
@@ -125,17 +125,6 @@ def _repeat_mixture(
         if mask is not None:
             blocked_BN[row] = torch.from_numpy(mask)[evidence.items[row]]
     return evidence.mixture(blocked_BN).favouring(network.config.repeats)
-
-
-def _blocked_nodes(
-    blocked: Sequence[Mask | None], trie: Trie, catalogue: Catalogue
-) -> list[Tensor] | None:
-    rows = [
-        trie.blocked_nodes(torch.from_numpy(catalogue.blocked_sids(mask)))
-        for mask in blocked
-        if mask is not None
-    ]
-    return [torch.stack(level) for level in zip(*rows, strict=True)] if rows else None
 
 
 def popularity_recall(histories: Histories, catalogue: Catalogue, cuts: Index, k: int) -> float:
