@@ -87,8 +87,8 @@ class ContextEncoder:
             statistics=statistics,
             memory=memory,
             bos=bos_1H,
-            first_logits=self._network.first_logits(
-                bos_1H[:, None], self._code_counts(sealed, user.tail)
+            first_logits=self._network.next_logits(
+                bos_1H[:, None], 0, self._code_counts(sealed, user.tail)
             ),
             max_candidates=self._max_candidates(statistics),
         )

@@ -153,13 +153,14 @@ class Network(nn.Module):
         """[B, T, K]: dot products with the level's codebook embeddings."""
         return states_BTH @ self.code_vectors(level).T
 
-    def first_logits(self, states_BTH: Tensor, counts_BRK: Tensor | None) -> Tensor:
-        """[B, T, K]: of first codes from BOS states; `counts_BRK` as from `FirstCodes`, where the network reads them.
+    def next_logits(self, states_BTH: Tensor, level: int, counts_BRK: Tensor | None) -> Tensor:
+        """[B, T, K]: of the codes of a level from the states before it.
 
-        They may lack codes at the end, which no item has.
+        `counts_BRK`, as from `FirstCodes`, count on level 0 where the network reads them; they may lack codes at the end,
+        which no item has.
         """
-        logits = self.logits(states_BTH, 0)
-        if self.code_recency is None or counts_BRK is None:
+        logits = self.logits(states_BTH, level)
+        if level or self.code_recency is None or counts_BRK is None:
             return logits
         added = self.code_recency(states_BTH, counts_BRK)
         return logits + nn.functional.pad(added, (0, logits.shape[-1] - added.shape[-1]))

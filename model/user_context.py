@@ -108,7 +108,7 @@ class UserContext:
             *self.memory.tensors,
         ]
         parts = [*self.sealed.statistics.values(), self.older_statistics, self.statistics]
-        statistics = sum(part.items.nbytes for part in parts)
+        statistics = sum(part.items.nbytes for part in parts) + self.sealed.first_codes.nbytes
         rows = self.user.tail.nbytes + sum(chunk.nbytes for chunk in self.user.chunks.values())
         evidence = _CANDIDATE_BYTES * self.max_candidates
         return sum(tensor.nbytes for tensor in tensors) + statistics + rows + evidence

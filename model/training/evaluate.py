@@ -98,9 +98,8 @@ def rank_at(
 
         def score_next(codes_BWP: Tensor, _: Tensor) -> Tensor:
             states = network.decode(context, codes_BWP)  # noqa: B023 - called before the next turn
-            if not codes_BWP.shape[-1]:
-                return network.first_logits(states[:, :, -1], batch.code_counts)  # noqa: B023
-            return network.logits(states[:, :, -1], codes_BWP.shape[-1])
+            counts = batch.code_counts  # noqa: B023
+            return network.next_logits(states[:, :, -1], codes_BWP.shape[-1], counts)
 
         blocked = [builder.seen(int(cut)) if only_new else None for cut in some]
         mixture = replace(

@@ -101,12 +101,7 @@ def next_token_loss(
     log_prob = torch.zeros_like(batch.target_weights)
     parents = torch.zeros_like(batch.target_sids)
     for level in range(trie.num_levels):
-        states_BTH = states[:, :, level]
-        logits = (
-            network.logits(states_BTH, level)
-            if level
-            else network.first_logits(states_BTH, batch.code_counts)
-        )
+        logits = network.next_logits(states[:, :, level], level, batch.code_counts)
         log_prob = log_prob + trie.child_log_prob(level, parents, paths_BTD[..., level], logits)
         parents = paths_BTD[..., level]
     mixture = network.repeat_mixture(batch.repeats, states)

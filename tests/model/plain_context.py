@@ -62,8 +62,7 @@ def plain_beams(
 
     def score_next(codes: Tensor, _: Tensor) -> Tensor:
         states = network.decode(context, codes)[:, :, -1]
-        level = codes.shape[-1]
-        return network.logits(states, level) if level else network.first_logits(states, counts_1RK)
+        return network.next_logits(states, codes.shape[-1], counts_1RK)
 
     return beam_search(
         score_next, bundle.trie, 1, min(width, bundle.trie.num_sids), mixture, limits
