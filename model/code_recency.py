@@ -16,22 +16,26 @@ NUM_DISTANCES = 14
 
 
 class CodeRecency(nn.Module):
-    """What is added to the logits of first codes: sum_r (W h + b)_r log(1 + n_r(k)), h the BOS state.
+    """Logits l(k) of first codes to 2 sigmoid(-sum_r v_r c_r(k)) l(k) + sum_r w_r c_r(k); (w, v) = W h + b, h the BOS state.
 
-    n_r(k) is how often code k stands at distance r in the recent and the mid-term segment. W and b begin at zero.
+    c_r(k) = log(1 + n_r(k)), where n_r(k) is how often code k stands at distance r in the recent and the mid-term segment. A
+    code that is there can so be judged by that alone, whatever the streams say of it. W and b begin at zero: l stays l.
     """
 
     def __init__(self, width: int) -> None:
-        """One number per distance from a state."""
+        """Two numbers per distance from a state."""
         super().__init__()
-        self.weights = nn.Linear(width, NUM_DISTANCES)
+        self.weights = nn.Linear(width, 2 * NUM_DISTANCES)
         nn.init.zeros_(self.weights.weight)
         nn.init.zeros_(self.weights.bias)
 
-    def forward(self, states_BTH: Tensor, counts_BRK: Tensor) -> Tensor:
-        """[B, T, K]; `counts_BRK` as from `FirstCodes.log_counts`."""
-        weights: Tensor = self.weights(states_BTH)
-        return weights @ counts_BRK.to(weights.dtype)
+    def forward(self, states_BTH: Tensor, logits_BTK: Tensor, counts_BRK: Tensor) -> Tensor:
+        """[B, T, K]. `counts_BRK`, as from `FirstCodes.log_counts`, may lack codes at the end, which no item has."""
+        added, damped = self.weights(states_BTH).chunk(2, -1)
+        missing = logits_BTK.shape[-1] - counts_BRK.shape[-1]
+        counts = nn.functional.pad(counts_BRK, (0, missing)).to(added.dtype)
+        kept: Tensor = 2 * (-(damped @ counts)).sigmoid()
+        return kept * logits_BTK + added @ counts
 
 
 class FirstCodes:

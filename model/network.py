@@ -156,14 +156,13 @@ class Network(nn.Module):
     def next_logits(self, states_BTH: Tensor, level: int, counts_BRK: Tensor | None) -> Tensor:
         """[B, T, K]: of the codes of a level from the states before it.
 
-        `counts_BRK`, as from `FirstCodes`, count on level 0 where the network reads them; they may lack codes at the end,
-        which no item has.
+        `counts_BRK`, as from `FirstCodes`, count on level 0 where the network reads them.
         """
         logits = self.logits(states_BTH, level)
         if level or self.code_recency is None or counts_BRK is None:
             return logits
-        added = self.code_recency(states_BTH, counts_BRK)
-        return logits + nn.functional.pad(added, (0, logits.shape[-1] - added.shape[-1]))
+        recent_logits: Tensor = self.code_recency(states_BTH, logits, counts_BRK)
+        return recent_logits
 
     def code_vectors(self, level: int) -> Tensor:
         """[K, H]: what scores the codes of a level."""

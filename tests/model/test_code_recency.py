@@ -1,7 +1,7 @@
 """First codes of the nearer segments: counted as a loop would, the same in training and serving, and obeyed."""
 
 from dataclasses import replace
-from math import ceil, log, log2
+from math import ceil, exp, log, log2
 
 import numpy as np
 import pytest
@@ -78,7 +78,7 @@ def test_without_the_setting_nothing_is_counted(event_log: EventLog, bundle: Bun
 
 
 @pytest.mark.parametrize("num_rows", [0, 1, 7, 19])
-def test_serving_adds_what_the_formula_says(recency: Bundle, num_rows: int) -> None:
+def test_serving_does_what_the_formula_says(recency: Bundle, num_rows: int) -> None:
     network, rows = recency.network, make_rows(num_rows)
     rows["item_id"][::5] = 999_999  # is in no catalogue
     module = network.code_recency
@@ -90,8 +90,11 @@ def test_serving_adds_what_the_formula_says(recency: Bundle, num_rows: int) -> N
     num_codes = FirstCodes(recency.catalogue).num_codes
     counts = counted(first_codes(recency, rows), num_codes)
     expected = network.logits(context.bos[:, None], 0)[0, 0].tolist()
+    added, damped = weights[:NUM_DISTANCES], weights[NUM_DISTANCES:]
     for code in range(num_codes):
-        expected[code] += sum(weights[r] * counts[r][code] for r in range(NUM_DISTANCES))
+        damping = sum(damped[r] * counts[r][code] for r in range(NUM_DISTANCES))
+        expected[code] *= 2 / (1 + exp(damping))
+        expected[code] += sum(added[r] * counts[r][code] for r in range(NUM_DISTANCES))
     assert context.first_logits[0, 0].tolist() == pytest.approx(expected, abs=1e-4)
 
 
@@ -102,7 +105,7 @@ def test_what_just_came_can_be_forbidden(recency: Bundle, builder: BatchBuilder)
     assert module is not None
     with torch.no_grad():
         nn.init.zeros_(module.weights.weight)
-        module.weights.bias.fill_(-100.0)
+        module.weights.bias[:NUM_DISTANCES] = -100.0
     histories = builder.histories
     cut = int(histories.held_out_cuts[3])
     rows = histories.rows[cut - recency.history.recent_len : cut]
