@@ -48,8 +48,11 @@ class FirstCodes:
 
     def of(self, item_ids: npt.NDArray[np.uint64]) -> npt.NDArray[np.int64]:
         """[N]: the items' first codes; -1 for items that are not in the catalogue."""
-        found = self._catalogue.find(item_ids)
-        return np.where(found >= 0, self._catalogue.columns["sids"][found, 0], -1)
+        return self.at(self._catalogue.find(item_ids))
+
+    def at(self, places_N: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+        """[N]: the same for places in the catalogue, -1 for none."""
+        return np.where(places_N >= 0, self._catalogue.columns["sids"][places_N, 0], -1)
 
     def log_counts(self, codes_N: npt.NDArray[np.int64]) -> Tensor:
         """[R, K] float32: log(1 + count) of each code at each distance; `codes_N` oldest first, negative for none."""

@@ -150,8 +150,12 @@ def _newest_statistics(newest: int) -> Callable[[BatchBuilder, int], ItemStatist
     return of_newest
 
 
+def _generator(variant: Variant) -> Variant:
+    """The same without repeats: what the streams and codes say alone."""
+    return replace(variant, changes={**variant.changes, "network.repeats.enabled": False})
+
+
 _LATER = frozenset({"mid_term", "lifecycle"})
-_NO_REPEATS: Changes = {"network.repeats.enabled": False}
 _SHORT = HistoryConfig(recent_len=50, mid_term_len=500, chunk_len=50)
 _LONG = HistoryConfig()
 
@@ -178,17 +182,11 @@ _ARCHITECTURES = {
 _SEGMENTS = {
     "short": Variant(segments=_SHORT),
     "short_recent_only": Variant(segments=_SHORT, without=_LATER, statistics_of_newest=50),
-    "short_generator": Variant(segments=_SHORT, changes=_NO_REPEATS),
-    "short_generator_recent_only": Variant(segments=_SHORT, changes=_NO_REPEATS, without=_LATER),
+    "short_generator": _generator(Variant(segments=_SHORT)),
+    "short_generator_recent_only": _generator(Variant(segments=_SHORT, without=_LATER)),
     "long": Variant(segments=_LONG),
     "long_recent_only": Variant(segments=_LONG, without=_LATER, statistics_of_newest=256),
 }
-
-
-def _generator(variant: Variant) -> Variant:
-    """The same without repeats: what the streams and codes say alone."""
-    return replace(variant, changes={**variant.changes, **_NO_REPEATS})
-
 
 VARIANTS = {
     "full": Variant(),

@@ -85,7 +85,7 @@ class BatchBuilder:
         self.sids = np.where(self._found >= 0, catalogue.bucket_of_item[self._found], -1)
         """Per interaction, its SID number or -1."""
         self._first = FirstCodes(catalogue)
-        self.first_codes = self._first.of(histories.rows["item_id"])
+        self.first_codes = self._first.at(self._found)
         """Per interaction, or -1."""
 
     def follow_popularity(self) -> PopularityLog:
