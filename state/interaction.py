@@ -1,6 +1,6 @@
 """An interaction: its columns, their limits and its identity. Every other module handles whole arrays of them."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from typing import TypeAlias
 
 import numpy as np
@@ -74,6 +74,12 @@ def join_rows(parts: Iterable[Rows]) -> Rows:
 def are_dislikes(rows: Rows) -> npt.NDArray[np.bool_]:
     """Mask of the interactions that ask for less of their item, whatever other kinds they have."""
     return np.asarray(rows["kinds"] & np.uint32(DISLIKE_MASK) != 0)
+
+
+def have_kinds(rows: Rows, names: Collection[str]) -> npt.NDArray[np.bool_]:
+    """Mask of the interactions that have one of these kinds. Raises ValueError for a name that is no kind."""
+    mask = sum(1 << KIND_NAMES.index(name) for name in set(names))
+    return np.asarray(rows["kinds"] & np.uint32(mask) != 0)
 
 
 def hash_event(event_id: str, event_time_ms: int) -> int:

@@ -56,7 +56,7 @@ class Boosted:
         random = np.random.default_rng(budget.seed)
         training_ends = int(task.training.rows["event_time_ms"].max()) + 1
         labels_begin = training_ends - int(_LABEL_DAYS * DAY_MS)
-        cuts = cuts_between(task.histories, task.items, labels_begin, training_ends, task.positive)
+        cuts = cuts_between(task.histories, task.items, labels_begin, training_ends)
         training = self._pool(task, _drawn(random, cuts, _MAX_TRAINING_CUTS), labels_begin)
         steering = _drawn(random, task.validation_cuts, _MAX_VALIDATION_CUTS)
         validation = self._pool(task, steering, training_ends, training)

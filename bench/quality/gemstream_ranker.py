@@ -49,6 +49,7 @@ class Gemstream:
         config = replace(
             self.config(task),
             history=task.segments,
+            target_kinds=task.target_kinds,
             minutes=budget.minutes,
             seed=budget.seed,
             num_threads=budget.num_threads,

@@ -41,6 +41,7 @@ _KIND_COLUMNS = {
 }
 _VIEW = 1 << KIND_NAMES.index("view")
 _LONG_VIEW = 1 << KIND_NAMES.index("long_view")
+_TARGET_KINDS = ("long_view",)
 
 
 def _midnight(day: str) -> int:
@@ -73,23 +74,20 @@ def load_task() -> Task:
     place = order[np.searchsorted(item_ids[order], columns["item_id"])]
     users = columns.pop("user")
     log = make_event_log(users, {**columns, "author_id": authors[place], "tag": tags[place]})
-    histories = build_histories(log)
+    histories = build_histories(log, target_kinds=_TARGET_KINDS)
     table = collect_items(log.rows, 1, items_path)
     training = until(log, VALIDATION_BEGINS_MS)
-    positive = (histories.rows["kinds"] & _LONG_VIEW) != 0
     return Task(
         name=NAME,
         training=training,
         histories=histories,
-        cuts=cuts_between(histories, table, TEST_BEGINS_MS, TEST_ENDS_MS, positive),
-        validation_cuts=cuts_between(
-            histories, table, VALIDATION_BEGINS_MS, TEST_BEGINS_MS, positive
-        ),
+        cuts=cuts_between(histories, table, TEST_BEGINS_MS, TEST_ENDS_MS),
+        validation_cuts=cuts_between(histories, table, VALIDATION_BEGINS_MS, TEST_BEGINS_MS),
         items=counted_in(training, table),
         items_path=items_path,
         segments=HistoryConfig(recent_len=64, mid_term_len=256, chunk_len=64),
         repeats=True,
-        positive=positive,
+        target_kinds=_TARGET_KINDS,
         length_bounds=(20, 40, 60),
         provenance=Provenance(
             source="KuaiRand-Pure (Gao et al., CIKM 2022): recommended videos, 25 April to 8 May 2022, and up to 50 earlier watches per user",

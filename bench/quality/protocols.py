@@ -1,15 +1,12 @@
 """How histories are split: cuts of the test and of validation, and what trains."""
 
 import numpy as np
-import numpy.typing as npt
 
 from bench.quality.events import part_of
 from bench.quality.sources import DataSetUnusable
 from model.catalogue import ItemTable
 from model.training.histories import Histories, Index, build_histories
 from state.event_log import EventLog
-
-Mask = npt.NDArray[np.bool_]
 
 
 def leave_one_out(log: EventLog) -> tuple[EventLog, Histories, Index, Index]:
@@ -38,13 +35,9 @@ def leave_one_out(log: EventLog) -> tuple[EventLog, Histories, Index, Index]:
     return part_of(log, kept), histories, last, last - 1
 
 
-def cuts_between(
-    histories: Histories, items: ItemTable, begin_ms: int, end_ms: int, positive: Mask | None = None
-) -> Index:
+def cuts_between(histories: Histories, items: ItemTable, begin_ms: int, end_ms: int) -> Index:
     """Starts of the baskets in a stretch of time that hold any target; those without a history before them, too."""
-    ranked = np.isin(histories.rows["item_id"], items.item_ids)
-    if positive is not None:
-        ranked &= positive
+    ranked = np.isin(histories.rows["item_id"], items.item_ids) & histories.are_targets
     ends = histories.basket_end
     cuts = np.unique(ends - histories.basket_size)
     times = histories.rows["event_time_ms"][cuts]

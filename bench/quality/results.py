@@ -89,7 +89,8 @@ def fingerprint(task: Task) -> str:
         task.items.counts,
         task.items.tags,
     )
-    for part in (*parts, *([] if task.positive is None else [task.positive])):
+    narrowed = [task.histories.are_targets] if task.target_kinds else []
+    for part in (*parts, *narrowed):
         digest.update(part.tobytes())
     digest.update(f"{len(task.training.rows)} {task.segments} {task.repeats}".encode())
     return digest.hexdigest()

@@ -39,7 +39,7 @@ class Task:
     training: EventLog
     """All that may be learned from, besides choosing by `validation_cuts`."""
     histories: Histories
-    """All interactions, those of validation and test among them."""
+    """All interactions, those of validation and test among them; its targets are those of the protocol."""
     cuts: Index
     """Of the test."""
     validation_cuts: Index
@@ -53,8 +53,8 @@ class Task:
     repeats: bool
     """Whether a target can be an item that the user had; if not, the harness drops those from every ranking."""
     provenance: Provenance
-    positive: npt.NDArray[np.bool_] | None = None
-    """Per interaction, whether it counts as a target; None: all do."""
+    target_kinds: tuple[str, ...] = ()
+    """Kinds of interactions that are targets, as `histories` was built with; none: all."""
 
     length_bounds: tuple[int, ...] = (200, 500, 1_000)
     """Where buckets of history length end."""
@@ -73,9 +73,7 @@ class Task:
     def targets(self, cut: int) -> ItemIds:
         """Distinct ranked items of the cut's basket, ascending."""
         basket = slice(cut, int(self.histories.basket_end[cut]))
-        ids = self.histories.rows["item_id"][basket]
-        if self.positive is not None:
-            ids = ids[self.positive[basket]]
+        ids = self.histories.rows["item_id"][basket][self.histories.are_targets[basket]]
         return np.intersect1d(ids, self.items.item_ids)
 
 

@@ -140,7 +140,7 @@ class _Training:
         self._task, self._catalogue, self._settings = task, catalogue, settings
         self._random = np.random.default_rng(seed)
         self._batches = WindowBatches(
-            Sequences.of(build_histories(task.training), ids),
+            Sequences.of(build_histories(task.training, target_kinds=task.target_kinds), ids),
             settings.network.max_items,
             settings.batch_items,
         )

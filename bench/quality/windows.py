@@ -1,13 +1,13 @@
 """Histories as sequences of items for neural rankers: windows to train on, contexts to rank for.
 
 Items are places in the task's item table. The order within a basket carries no meaning and is drawn anew every epoch. Only
-the last interaction of a basket predicts, and it predicts every item of the next basket, each with one over the basket's
-size: nothing of a basket is context of its own prediction, as in the protocol. Where every interaction is a basket of its
+the last interaction of a basket predicts, and it predicts every target of the next basket, each with one over their
+number: nothing of a basket is context of its own prediction, as in the protocol. Where every interaction is a basket of its
 own, this is SASRec's loss: each position predicts the next item.
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -28,6 +28,8 @@ class Sequences:
     """Per interaction, the number of its basket; ascending."""
     hours: Index
     """Per interaction, hours since the epoch."""
+    are_targets: npt.NDArray[np.bool_]
+    """Per interaction, whether it is predicted; the others are context alone."""
 
     @staticmethod
     def of(histories: Histories, item_ids: npt.NDArray[np.uint64]) -> "Sequences":
@@ -35,7 +37,11 @@ class Sequences:
         known = places >= 0
         hours = histories.rows["event_time_ms"] // 3_600_000
         return Sequences(
-            places[known], histories.users[known], histories.basket_end[known], hours[known]
+            places[known],
+            histories.users[known],
+            histories.basket_end[known],
+            hours[known],
+            histories.are_targets[known],
         )
 
     def starts(self) -> Index:
@@ -45,7 +51,7 @@ class Sequences:
     def shuffled(self, random: np.random.Generator) -> "Sequences":
         """The same with a new order within each basket."""
         order = np.lexsort((random.random(len(self.items)), self.baskets))
-        return Sequences(self.items[order], self.users, self.baskets, self.hours)
+        return replace(self, items=self.items[order], are_targets=self.are_targets[order])
 
 
 @dataclass(frozen=True)
@@ -61,7 +67,7 @@ class Batch:
     targets: Index
     """Per target, its item."""
     weights: npt.NDArray[np.float32]
-    """Per target: one over its basket's size."""
+    """Per target: one over the number of its basket's targets."""
 
 
 class WindowBatches:
@@ -128,16 +134,20 @@ class WindowBatches:
         sizes = np.where(real, self._next_size[positions], 0).ravel()
         rows = np.flatnonzero(sizes)
         sizes = sizes[rows]
-        target_rows = np.repeat(np.arange(len(rows)), sizes)
-        within = np.arange(len(target_rows)) - np.repeat(np.cumsum(sizes) - sizes, sizes)
+        row = np.repeat(np.arange(len(rows)), sizes)
+        within = np.arange(len(row)) - np.repeat(np.cumsum(sizes) - sizes, sizes)
         targets = np.repeat(self._next_begin[positions.ravel()[rows]], sizes) + within
+        wanted = sequences.are_targets[targets]
+        predicting, target_rows, counts = np.unique(
+            row[wanted], return_inverse=True, return_counts=True
+        )
         return Batch(
             items_BL=np.where(real, sequences.items[positions], PADDING),
             hours_BL=sequences.hours[positions],
-            rows=rows,
+            rows=rows[predicting],
             target_rows=target_rows,
-            targets=sequences.items[targets],
-            weights=(1 / np.repeat(sizes, sizes)).astype(np.float32),
+            targets=sequences.items[targets[wanted]],
+            weights=(1 / counts[target_rows]).astype(np.float32),
         )
 
 

@@ -19,7 +19,6 @@ from model.repeat_features import RepeatCandidates, repeat_candidates
 from model.training.gains import item_gains
 from model.training.histories import Histories, Index
 from model.training.popularity_log import PopularityLog
-from state.interaction import are_dislikes
 from state.item_statistics import (
     ItemStatistics,
     bounded,
@@ -44,7 +43,7 @@ class Batch:
     """Columns of lifecycle, mid-term and recent."""
     repeats: RepeatCandidates
     repeat_weights: Tensor
-    """[B, N]: `item_gains` of the next basket's distinct items for those it holds and does not dislike, else 0."""
+    """[B, N]: `item_gains` of the next basket's distinct items for those among them that are targets, else 0."""
     target_sids: Tensor
     """[B, T]: SID numbers; 0 where the weight is 0."""
     target_weights: Tensor
@@ -76,14 +75,14 @@ class BatchBuilder:
         self._network = network
         self.catalogue = catalogue
         self._found = catalogue.find(histories.rows["item_id"])
-        self._taken = np.where(are_dislikes(histories.rows), -1, self._found)
+        self._taken = np.where(histories.are_targets, self._found, -1)
         self._catalogue_rows = (
             ItemRows.of(catalogue, network.features) if network.next_item.enabled else None
         )
         self.popularity: PopularityLog | None = None
         """As of each cut, from `follow_popularity`; None: as of the training's end."""
-        self.sids = np.where(self._found >= 0, catalogue.bucket_of_item[self._found], -1)
-        """Per interaction, its SID number or -1."""
+        self.target_sids = np.where(self._taken >= 0, catalogue.bucket_of_item[self._taken], -1)
+        """Per interaction, its SID number; -1 where it is no target."""
         self._first = FirstCodes(catalogue)
         self.first_codes = self._first.at(self._found)
         """Per interaction, or -1."""
@@ -192,7 +191,7 @@ class BatchBuilder:
         for row, cut in enumerate(cuts):
             end = self.histories.basket_end[cut]
             bought = np.isin(items[row], self._taken[cut:end]) & (items[row] >= 0)
-            weights[row] = bought * item_gains(np.array(len(np.unique(self._found[cut:end]))))
+            weights[row] = bought * item_gains(np.array(len(np.unique(self._taken[cut:end]))))
         return torch.from_numpy(weights)
 
     def _segments(self, length: int) -> tuple[int, int, int]:
@@ -210,10 +209,11 @@ class BatchBuilder:
             ends = np.maximum(ends, np.minimum(cuts + window, histories.train_end[cuts]))
         positions = _left_aligned(cuts, ends)
         if random is not None:
-            keys = random.random(positions.shape) + (positions < 0)
+            useless = (positions < 0) | (self.target_sids[positions] < 0)
+            keys = random.random(positions.shape) + useless
             chosen = np.argsort(keys, axis=1)[:, :targets]
             positions = np.take_along_axis(positions, chosen, 1)
-        sids = np.where(positions >= 0, self.sids[positions], -1)
+        sids = np.where(positions >= 0, self.target_sids[positions], -1)
         weights = np.where(sids >= 0, 1.0 / histories.basket_size[positions], 0.0)
         return torch.from_numpy(sids.clip(min=0)), torch.from_numpy(weights.astype(np.float32))
 
@@ -237,9 +237,9 @@ def _spread(starts: Index, ends: Index, most: int, random: np.random.Generator |
     num_columns = min(most, int(counts.max(initial=0)))
     taken = np.minimum(counts, num_columns)[:, None]
     columns = np.arange(num_columns)
-    counts, taken = counts[:, None], np.maximum(taken, 1)
-    offsets = columns * counts // taken
+    counts, parts = counts[:, None], np.maximum(taken, 1)
+    offsets = columns * counts // parts
     if random is not None:
-        lengths = (columns + 1) * counts // taken - offsets
+        lengths = (columns + 1) * counts // parts - offsets
         offsets += (random.random(offsets.shape) * lengths).astype(np.int64)
     return np.where(columns < taken, starts[:, None] + offsets, -1)

@@ -9,6 +9,7 @@ from model.network import NetworkConfig
 from model.summary_size import check_summary_size
 from model.tokenizer.item_vectors import ItemVectorConfig
 from model.tokenizer.tokenizer import TokenizerConfig
+from state.interaction import KIND_NAMES
 from state.segments import HistoryConfig
 
 _MAX_THREADS, _MAX_SEED = 1024, 2**63 - 1
@@ -86,6 +87,8 @@ class TrainConfig:
     """Steps of about as many recent interactions: of short histories more contexts, `batch_size` on average."""
     codes_every: int = 1
     """Steps of stage "dense" of which one learns everything; the others learn items scored beside codes alone."""
+    target_kinds: tuple[str, ...] = ()
+    """Kinds of interactions that are to be recommended: others are history alone. None: all; dislikes never are."""
     targets: int = 32
     """Target interactions per context, drawn from what follows it."""
     target_window: int = 48
@@ -133,6 +136,7 @@ class TrainConfig:
             self, "reconstruction_weight", "repeat_weight", "next_item_weight", "table_rate",
             "checkpoint_every_s", least=0,
         )  # fmt: skip
+        self._check_target_kinds()
         for name in ("minutes", "learning_rate"):
             if getattr(self, name) <= 0:
                 raise ModelConfigError(f"{name} is {getattr(self, name)}; it must be above 0")
@@ -155,3 +159,10 @@ class TrainConfig:
             )
         if self.max_steps is not None and self.max_steps < 3:
             raise ModelConfigError(f"max_steps is {self.max_steps}; three stages need at least 3")
+
+    def _check_target_kinds(self) -> None:
+        possible = [name for name in KIND_NAMES[1:] if name != "dislike"]
+        if unknown := set(self.target_kinds) - set(possible):
+            raise ModelConfigError(
+                f"target_kinds has {', '.join(sorted(unknown))}; there are {', '.join(possible)}"
+            )

@@ -1,10 +1,11 @@
 """All users' histories in one array, and where they can be cut into a context and what follows it.
 
-A basket is a run of a user's interactions with one event time. A cut is the first interaction of a basket: the context
-is everything of the user before it. Last baskets are held out: everybody's, or those of some users, drawn at random.
+A basket is a run of a user's interactions with one event time. A cut is the first interaction of a basket that holds a
+target: the context is everything of the user before it. Last baskets are held out: everybody's, or those of some users, drawn
+at random.
 """
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -13,7 +14,7 @@ import numpy.typing as npt
 
 from model.errors import TrainingError
 from state.event_log import EventLog
-from state.interaction import Rows
+from state.interaction import Rows, are_dislikes, have_kinds
 
 Index = npt.NDArray[np.int64]
 
@@ -33,9 +34,11 @@ class Histories:
     basket_end: Index
     """Per interaction, the position behind its basket."""
     basket_size: Index
+    are_targets: npt.NDArray[np.bool_]
+    """Per interaction, whether to recommend its item there would have been right."""
     train_cuts: Index
     held_out_cuts: Index
-    """Starts of the last baskets that are held out; their users have another one."""
+    """Starts of the last baskets with a target that are held out; their users have another one."""
     train_end: Index
     """Per interaction, the position behind its user's last trainable interaction."""
 
@@ -50,10 +53,16 @@ class Histories:
         return self.train_cuts[np.append(users[1:] != users[:-1], True)]
 
 
-def build_histories(events: EventLog, num_held_out: int | None = None, seed: int = 0) -> Histories:
+def build_histories(
+    events: EventLog,
+    num_held_out: int | None = None,
+    seed: int = 0,
+    target_kinds: Collection[str] = (),
+) -> Histories:
     """Sort by user, find baskets and hold out the last ones: of `num_held_out` users, or of all.
 
-    Raises TrainingError when no user has two baskets to train on besides the held-out one.
+    Interactions of `target_kinds` are targets, or all where there are none; dislikes never are. Raises TrainingError when no
+    user has two baskets to train on besides the held-out one, or none that is trained on holds a target.
     """
     order = np.argsort(events.user_index, kind="stable")
     rows, users = events.rows[order], events.user_index[order]
@@ -62,25 +71,31 @@ def build_histories(events: EventLog, num_held_out: int | None = None, seed: int
     new_basket = new_user | np.append(True, times[1:] != times[:-1])
     user_starts, basket_starts = np.flatnonzero(new_user), np.flatnonzero(new_basket)
     user_ends = np.append(user_starts[1:], len(rows))
-    last_baskets = basket_starts[np.searchsorted(basket_starts, user_ends) - 1]
     lengths = np.diff(np.append(basket_starts, len(rows)))
-    drawn = _draw(last_baskets > user_starts, num_held_out, seed)
-    train_end = np.repeat(np.where(drawn, last_baskets, user_ends), user_ends - user_starts)
-    cuts = basket_starts[~new_user[basket_starts]]
+    are_targets = ~are_dislikes(rows)
+    if target_kinds:
+        are_targets &= have_kinds(rows, target_kinds)
+    num_before = np.append(0, np.cumsum(are_targets))
+    asked = basket_starts[num_before[basket_starts + lengths] > num_before[basket_starts]]
+    last_asked = np.append(asked, -1)[np.searchsorted(asked, user_ends) - 1]
+    drawn = _draw(last_asked > user_starts, num_held_out, seed)
+    train_end = np.repeat(np.where(drawn, last_asked, user_ends), user_ends - user_starts)
+    cuts = asked[~new_user[asked]]
     histories = Histories(
         rows=rows,
         users=users,
         user_start=np.repeat(user_starts, user_ends - user_starts),
         basket_end=np.repeat(basket_starts + lengths, lengths),
         basket_size=np.repeat(lengths, lengths),
+        are_targets=are_targets,
         train_cuts=cuts[cuts < train_end[cuts]],
-        held_out_cuts=last_baskets[drawn],
+        held_out_cuts=last_asked[drawn],
         train_end=train_end,
     )
     if not len(histories.train_cuts):
         raise TrainingError(
-            f"{len(events.user_ids)} users with {len(rows)} interactions: nobody has three baskets "
-            "(two to train on, one held out); give a longer event log"
+            f"{len(events.user_ids)} users with {len(rows)} interactions, {num_before[-1]} of them targets: nobody has three "
+            "baskets (two to train on, one held out); give a longer event log, or other train.target_kinds"
         )
     return histories
 

@@ -75,7 +75,9 @@ def train(
     start = time.monotonic() if place.began_s is None else place.began_s
     _set_up(config, place, out)
     preparing = progress.add_task("histories, item vectors and codes", total=3)
-    histories = build_histories(replay(events, config.history), config.num_held_out, config.seed)
+    histories = build_histories(
+        replay(events, config.history), config.num_held_out, config.seed, config.target_kinds
+    )
     items = prepare_items(
         events,
         histories,

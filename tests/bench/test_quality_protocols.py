@@ -134,10 +134,10 @@ def test_buckets_of_reach_and_length_hold_their_targets() -> None:
     )
 
 
-def test_positives_alone_are_targets() -> None:
+def test_what_is_no_target_is_not_asked_for() -> None:
     task = time_split_task([(1, 1, 0), (1, 2, 1), (1, 3, 2), (1, 4, 3), (1, 5, 3)], 2, 3)
-    positive = task.histories.rows["item_id"] != 4
-    narrowed = Task(**{**vars(task), "positive": positive})
+    histories = replace(task.histories, are_targets=task.histories.rows["item_id"] != 4)
+    narrowed = replace(task, histories=histories)
     assert narrowed.targets(int(task.cuts[0])).tolist() == [5]
     targets = find_targets(narrowed, task.cuts)
     assert task.items.item_ids[targets.item].tolist() == [5]

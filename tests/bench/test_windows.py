@@ -1,5 +1,7 @@
 """Windows of histories: what predicts what, against plain loops."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import given, settings, strategies as st
@@ -54,6 +56,20 @@ def test_each_basket_is_predicted_once_from_what_is_before_it(
     assert sorted(targets for _, targets in predicted) == sorted(targets for _, targets in expected)
     for context, targets in predicted:
         assert any(targets == wanted and are_newest(context, before) for before, wanted in expected)
+
+
+def test_what_is_no_target_is_context_alone() -> None:
+    users = [[[2], [3, 4], [5], [6, 7, 8]]]
+    histories = histories_of(users)
+    wanted = np.isin(histories.rows["item_id"], [4, 6, 8])
+    sequences = Sequences.of(replace(histories, are_targets=wanted), IDS)
+    for seed in range(5):
+        (batch,) = WindowBatches(sequences, 10, 100).epoch(np.random.default_rng(seed))
+        assert sorted(IDS[batch.items_BL[0]].tolist()) == [2, 3, 4, 5, 6, 7, 8]
+        assert batch.rows.tolist() == [0, 3]
+        targets = [sorted(IDS[batch.targets[batch.target_rows == row]].tolist()) for row in (0, 1)]
+        assert targets == [[4], [6, 8]]
+        assert batch.weights.tolist() == [1, 0.5, 0.5]
 
 
 def are_newest(context: list[int], before: list[list[int]]) -> bool:

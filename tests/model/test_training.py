@@ -132,7 +132,7 @@ def test_targets_follow_the_cut_and_weigh_one_per_basket(builder: BatchBuilder) 
         end = min(cut + 8, builder.histories.train_end[cut])
         real = batch.target_weights[row] > 0
         drawn = batch.target_sids[row][real].tolist()
-        assert sorted(drawn) == sorted(builder.sids[cut:end].tolist())
+        assert sorted(drawn) == sorted(builder.target_sids[cut:end].tolist())
         assert batch.target_weights[row][real].tolist() == [1 / BASKET_LEN] * len(drawn)
 
 
@@ -180,6 +180,17 @@ def test_a_large_lifecycle_is_sampled_evenly(event_log: EventLog, bundle: Bundle
     start, boundary = builder.histories.user_start[cut], history.lifecycle_boundary(60)
     expected = [start + i * boundary // 5 for i in range(5)]
     assert torch.equal(batch.items.ids[0, :5], builder.items.ids[torch.tensor(expected)])
+
+
+@pytest.mark.parametrize("drawn", [False, True])
+def test_a_context_is_the_same_beside_longer_ones(builder: BatchBuilder, drawn: bool) -> None:
+    """Whatever segments the others of its batch have."""
+    cuts = builder.histories.train_cuts[:14]
+    batch = builder.build(cuts, 1, 1, np.random.default_rng(0) if drawn else None)
+    for row, cut in enumerate(cuts.tolist()):
+        start = int(builder.histories.user_start[cut])
+        own = builder.items.ids[start:cut]
+        assert torch.equal(batch.items.ids[row][batch.mask[row]], own)
 
 
 def test_one_context_serves_all_its_targets(builder: BatchBuilder, bundle: Bundle) -> None:
