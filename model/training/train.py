@@ -95,6 +95,7 @@ def train(
     if not place.workers.is_first:
         return {}
     report["tokenizer"] = items.health(config)
+    report["target_kinds"] = list(config.target_kinds)
     report["users"], report["interactions"] = len(events.user_ids), len(events.rows)
     report["seconds"] = round(time.monotonic() - start, 1)
     version = save_bundle(_trained(network, items, config, report), out)

@@ -60,6 +60,7 @@ def _print_facts(card: dict[str, Any]) -> None:
         ("layers", f"{card['network']['config']['layer']['width']} wide, {card['network']['config']['num_blocks']} decoder blocks"),
         ("tokenizer", f"{tokenizer['kind']}, {sizes} codes, item vectors {card['item_vectors']['width']} wide"),
         ("catalogue", f"{card['catalogue']['items']:,} items, fingerprint {card['catalogue']['fingerprint']}"),
+        ("trained for", ", ".join(card["training_report"].get("target_kinds", [])) or "all interactions but dislikes"),
     ]  # fmt: skip
     print_table(f"Bundle {card['version']}", ("what", "value"), facts)
 

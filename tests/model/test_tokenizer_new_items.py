@@ -118,6 +118,7 @@ def test_a_card_tells_what_is_inside(bundle: Bundle, bundle_path: Path) -> None:
     assert card["tokenizer"]["health"]["num_items"] == len(bundle.catalogue)
     assert card["item_vectors"]["width"] == 8
     assert len(card["training_report"]["stages"]) == 4
+    assert card["training_report"]["target_kinds"] == []
 
 
 def test_a_card_for_people_and_of_a_damaged_bundle(bundle_path: Path, tmp_path: Path) -> None:
@@ -126,7 +127,14 @@ def test_a_card_for_people_and_of_a_damaged_bundle(bundle_path: Path, tmp_path: 
     copy = Path(shutil.copytree(bundle_path, tmp_path / "copy"))
     shown = CliRunner().invoke(app, ["bundle", "show", "--config", str(settings)])
     assert shown.exit_code == 0, shown.output
-    for word in ("fingerprint", "unexplained", "residual_kmeans", "popularity", "decoder"):
+    for word in (
+        "fingerprint",
+        "unexplained",
+        "residual_kmeans",
+        "but dislikes",
+        "popularity",
+        "decoder",
+    ):
         assert word in shown.stdout
     (copy / "titles.json").write_text("[]")
     broken = CliRunner().invoke(app, ["bundle", "show", str(copy)])

@@ -93,6 +93,8 @@ def test_a_log_becomes_a_bundle(
         ("[train.stages]\nshares = [0.5, 0.5]", "train.stages.shares: Not enough values"),
         ("train = 5", "train: expected a table, found 5"),
         ("[train]\nnum_threads = 100000", "num_threads is 100000; it must be at most 1024"),
+        ('[train]\ntarget_kinds = ["bought"]', "target_kinds has bought; there are view, click"),
+        ("[train]\ntarget_kinds = [1]", "train.target_kinds.*: expected str, found 1"),
         ("[train]\nseed = 9223372036854775808", "seed is 9223372036854775808"),
         ("[train]\nminutes = -1.0", "minutes is -1.0; it must be above 0$"),
         ("[train.network.features]\nitem_buckets = 1000000000000", "item_buckets is 1000000000000"),
@@ -179,6 +181,16 @@ def test_what_may_be_meant_is_a_warning(app: typer.Typer, log_path: Path, tmp_pa
     assert "none.npz, is not used: content_weight is 0" in result.output
     assert "more codes than there are items" in result.output
     assert "no time was left for stage 'selection'" in result.output
+
+
+def test_kinds_that_the_log_lacks_are_an_error(
+    app: typer.Typer, log_path: Path, tmp_path: Path
+) -> None:
+    settings = SETTINGS.replace("[train]", '[train]\ntarget_kinds = ["follow"]')
+    result = invoke(app, log_path, tmp_path, settings)
+    assert isinstance(result.exception, TrainingError)
+    assert re.search(", 0 of them targets: .*train.target_kinds", str(result.exception))
+    assert not (tmp_path / "bundle").exists()
 
 
 def test_a_budget_without_a_step_writes_no_bundle(
