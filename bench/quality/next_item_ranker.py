@@ -36,7 +36,16 @@ class Shape:
 
 
 _SHORT_LEN = 64
-SHORT = Shape(batch_size=128, targets=1, positions=20)
+SHORT = Shape(
+    batch_size=128,
+    codes_every=8,
+    shares=(0.94, 0.01, 0.05),
+    targets=1,
+    positions=20,
+    width=128,
+    dropout=0.4,
+)
+"""Learned by heart within minutes, so dropout is high."""
 LONG = Shape(
     batch_size=8,
     even_batches=True,
