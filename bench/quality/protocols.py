@@ -12,7 +12,7 @@ from state.event_log import EventLog
 def leave_one_out(log: EventLog) -> tuple[EventLog, Histories, Index, Index]:
     """Training, histories, test cuts and validation cuts: the last interaction of each user tests, the one before it validates.
 
-    Users with fewer than three train and are not asked for. Raises DataSetUnusable when a user has two interactions of one
+    Users with fewer than three train and are not asked for, nor where that is no target. Raises DataSetUnusable when a user has two interactions of one
     time: which of them is the last cannot be told.
     """
     histories = build_histories(log)
@@ -32,7 +32,8 @@ def leave_one_out(log: EventLog) -> tuple[EventLog, Histories, Index, Index]:
     by_user = np.argsort(log.user_index, kind="stable")
     kept = np.empty(len(trained), bool)
     kept[by_user] = trained
-    return part_of(log, kept), histories, last, last - 1
+    tested, validated = (cuts[histories.are_targets[cuts]] for cuts in (last, last - 1))
+    return part_of(log, kept), histories, tested, validated
 
 
 def cuts_between(histories: Histories, items: ItemTable, begin_ms: int, end_ms: int) -> Index:

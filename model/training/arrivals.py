@@ -1,4 +1,4 @@
-"""Cuts before an arrival: an interaction whose first code neither the recent nor the mid-term segment holds.
+"""Cuts before an arrival: a target whose first code neither the recent nor the mid-term segment holds.
 
 Next to nothing that is near tells of it; what does is mostly the lifecycle segment.
 """
@@ -20,7 +20,7 @@ def arrival_cuts(histories: Histories, first_codes: Index, history: HistoryConfi
     )
     cuts = histories.basket_end - histories.basket_size
     nearer = histories.user_start + boundaries[length[cuts]]
-    arrives = (first_codes >= 0) & (nearer > histories.user_start)
+    arrives = (first_codes >= 0) & histories.are_targets & (nearer > histories.user_start)
     arrives &= _previous(histories.users, first_codes) < nearer
     return np.intersect1d(cuts[arrives], histories.train_cuts)
 

@@ -43,11 +43,11 @@ class Batch:
     """Columns of lifecycle, mid-term and recent."""
     repeats: RepeatCandidates
     repeat_weights: Tensor
-    """[B, N]: `item_gains` of the next basket's distinct items for those among them that are targets, else 0."""
+    """[B, N]: `item_gains` of the next basket's distinct targets in the catalogue for them, else 0."""
     target_sids: Tensor
     """[B, T]: SID numbers; 0 where the weight is 0."""
     target_weights: Tensor
-    """[B, T]: one over the size of the target's basket; 0 = no target."""
+    """[B, T]: one over the number of targets in the target's basket; 0 = no target."""
     next_items: Tensor
     """[B, R]: the catalogue item behind each recent interaction, where it is learned from; else -1."""
     catalogue_rows: ItemRows | None
@@ -189,9 +189,9 @@ class BatchBuilder:
         items = repeats.items.numpy()
         weights = np.zeros(items.shape, np.float32)
         for row, cut in enumerate(cuts):
-            end = self.histories.basket_end[cut]
-            bought = np.isin(items[row], self._taken[cut:end]) & (items[row] >= 0)
-            weights[row] = bought * item_gains(np.array(len(np.unique(self._taken[cut:end]))))
+            taken = np.unique(self._taken[cut : self.histories.basket_end[cut]])
+            taken = taken[taken >= 0]
+            weights[row] = np.isin(items[row], taken) * item_gains(np.array(len(taken)))
         return torch.from_numpy(weights)
 
     def _segments(self, length: int) -> tuple[int, int, int]:
@@ -211,10 +211,11 @@ class BatchBuilder:
         if random is not None:
             useless = (positions < 0) | (self.target_sids[positions] < 0)
             keys = random.random(positions.shape) + useless
-            chosen = np.argsort(keys, axis=1)[:, :targets]
+            most = max(1, int((~useless).sum(1).max()))
+            chosen = np.argsort(keys, axis=1)[:, : min(targets, most)]
             positions = np.take_along_axis(positions, chosen, 1)
         sids = np.where(positions >= 0, self.target_sids[positions], -1)
-        weights = np.where(sids >= 0, 1.0 / histories.basket_size[positions], 0.0)
+        weights = np.where(sids >= 0, 1.0 / histories.num_targets[positions].clip(1), 0.0)
         return torch.from_numpy(sids.clip(min=0)), torch.from_numpy(weights.astype(np.float32))
 
 

@@ -94,7 +94,7 @@ class TrainConfig:
     target_window: int = 48
     """Interactions after the cut to draw from; the whole next basket at least."""
     newest_cuts: float = 0.0
-    """Share of contexts that end where a user's last trainable basket begins, users alike; the others end anywhere."""
+    """Share of contexts that end where a user's last trainable basket with a target begins, users alike; the others end anywhere."""
     arrival_cuts: float = 0.0
     """Share of contexts, but for the last stage, that end before something whose first code the nearer segments lack."""
     lifecycle_sample: int = 128

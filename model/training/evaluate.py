@@ -127,8 +127,11 @@ def _repeat_mixture(
 
 
 def popularity_recall(histories: Histories, catalogue: Catalogue, cuts: Index, k: int) -> float:
-    """The same for the k most frequent items, whoever asks."""
-    best = catalogue.item_ids[catalogue.by_popularity()[:k]]
+    """The same for the k items that are targets most often, whoever asks."""
+    found = catalogue.find(histories.rows["item_id"][histories.are_targets])
+    counts = np.bincount(found[found >= 0], minlength=len(catalogue))
+    order = catalogue.by_popularity()
+    best = catalogue.item_ids[order[np.argsort(-counts[order], kind="stable")[:k]]]
     return float(np.mean([_recall(histories, int(cut), best) for cut in cuts]))
 
 

@@ -36,6 +36,8 @@ class Histories:
     basket_size: Index
     are_targets: npt.NDArray[np.bool_]
     """Per interaction, whether to recommend its item there would have been right."""
+    num_targets: Index
+    """Per interaction, targets of its basket."""
     train_cuts: Index
     held_out_cuts: Index
     """Starts of the last baskets with a target that are held out; their users have another one."""
@@ -76,7 +78,8 @@ def build_histories(
     if target_kinds:
         are_targets &= have_kinds(rows, target_kinds)
     num_before = np.append(0, np.cumsum(are_targets))
-    asked = basket_starts[num_before[basket_starts + lengths] > num_before[basket_starts]]
+    num_targets = num_before[basket_starts + lengths] - num_before[basket_starts]
+    asked = basket_starts[num_targets > 0]
     last_asked = np.append(asked, -1)[np.searchsorted(asked, user_ends) - 1]
     drawn = _draw(last_asked > user_starts, num_held_out, seed)
     train_end = np.repeat(np.where(drawn, last_asked, user_ends), user_ends - user_starts)
@@ -88,6 +91,7 @@ def build_histories(
         basket_end=np.repeat(basket_starts + lengths, lengths),
         basket_size=np.repeat(lengths, lengths),
         are_targets=are_targets,
+        num_targets=np.repeat(num_targets, lengths),
         train_cuts=cuts[cuts < train_end[cuts]],
         held_out_cuts=last_asked[drawn],
         train_end=train_end,

@@ -60,9 +60,16 @@ def _print_facts(card: dict[str, Any]) -> None:
         ("layers", f"{card['network']['config']['layer']['width']} wide, {card['network']['config']['num_blocks']} decoder blocks"),
         ("tokenizer", f"{tokenizer['kind']}, {sizes} codes, item vectors {card['item_vectors']['width']} wide"),
         ("catalogue", f"{card['catalogue']['items']:,} items, fingerprint {card['catalogue']['fingerprint']}"),
-        ("trained for", ", ".join(card["training_report"].get("target_kinds", [])) or "all interactions but dislikes"),
+        ("trained for", _targets(card["training_report"])),
     ]  # fmt: skip
     print_table(f"Bundle {card['version']}", ("what", "value"), facts)
+
+
+def _targets(report: dict[str, Any]) -> str:
+    kinds = report.get("target_kinds")
+    if kinds is None:  # before there was a choice
+        return "all interactions"
+    return ", ".join(kinds) or "all interactions but dislikes"
 
 
 def print_report(report: dict[str, Any]) -> None:

@@ -7,13 +7,17 @@ import numpy as np
 import pytest
 from hypothesis import given, settings, strategies as st
 
+from bench.quality.events import make_event_log
 from bench.quality.intervals import estimate
 from bench.quality.metrics import METRICS, Scores, by_length, by_reach, score
+from bench.quality.protocols import leave_one_out
 from bench.quality.rankings import NONE, as_table
 from bench.quality.targets import Targets, find_targets
 from bench.quality.task import NUM_RANKED, Task
 from bench.quality.ties import best_places
 from model.catalogue import ItemTable
+from state.interaction import DISLIKE_MASK
+from state.item_statistics import DAY_MS
 from tests.bench.quality_tasks import (
     START_MS,
     leave_one_out_task,
@@ -132,6 +136,17 @@ def test_buckets_of_reach_and_length_hold_their_targets() -> None:
     assert by_length(task, targets, recall)["10+"] == pytest.approx(
         recall[targets.lengths >= 10].mean(), abs=1e-4
     )
+
+
+def test_a_disliked_last_item_is_not_asked_for() -> None:
+    users, items = np.repeat([1, 2], 4), np.arange(1, 9)
+    kinds = np.full(8, 2)
+    kinds[[3, 6]] |= DISLIKE_MASK
+    times = 10**12 + np.arange(8) * DAY_MS
+    columns = {"item_id": items, "event_time_ms": times, "kinds": kinds}
+    training, _, tested, validated = leave_one_out(make_event_log(users, columns))
+    assert (tested.tolist(), validated.tolist()) == ([7], [2])
+    assert training.rows["item_id"].tolist() == [1, 2, 5, 6]
 
 
 def test_what_is_no_target_is_not_asked_for() -> None:

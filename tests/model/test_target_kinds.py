@@ -1,20 +1,24 @@
 """What is to be recommended: interactions of some kinds are targets, the others are history alone."""
 
+from collections import Counter
 from dataclasses import replace
 
 import numpy as np
 import pytest
+import torch
 from hypothesis import given, settings, strategies as st
 
 from model.bundle import Bundle
 from model.errors import ModelConfigError, TrainingError
 from model.network import NetworkConfig
 from model.next_item import NextItemConfig
+from model.training.arrivals import arrival_cuts
 from model.training.batches import BatchBuilder
 from model.training.evaluate import popularity_recall
+from model.training.gains import item_gains
 from model.training.histories import Histories, build_histories
 from state.event_log import EventLog
-from state.interaction import DISLIKE_MASK, INTERACTION, KIND_NAMES, have_kinds
+from state.interaction import DISLIKE_MASK, INTERACTION, KIND_NAMES, are_dislikes, have_kinds
 from tests.model.worlds import SMALL
 
 VIEW, PURCHASE = (1 << KIND_NAMES.index(name) for name in ("view", "purchase"))
@@ -83,7 +87,18 @@ def test_cuts_are_where_a_target_follows(users: list[list[list[int]]], seed: int
 def test_one_who_wants_everything_trains_on_all_but_dislikes(event_log: EventLog) -> None:
     kinds = np.where(np.arange(len(event_log.rows)) % 7, PURCHASE, DISLIKE_MASK)
     histories = build_histories(with_kinds(event_log, kinds))
-    assert (~histories.are_targets).sum() == (kinds == DISLIKE_MASK).sum()
+    assert histories.are_targets.tolist() == (~are_dislikes(histories.rows)).tolist()
+
+
+def test_users_of_whom_nothing_is_held_out_are_trained_on_to_the_end(event_log: EventLog) -> None:
+    random = np.random.default_rng(1)
+    log = with_kinds(event_log, random.choice([VIEW, PURCHASE], len(event_log.rows)))
+    histories = build_histories(log, 5, 1, ["purchase"])
+    assert len(histories.held_out_cuts) == 5
+    ends = np.searchsorted(histories.users, histories.users, side="right")
+    held = np.isin(histories.users, histories.users[histories.held_out_cuts])
+    assert np.array_equal(histories.train_end[~held], ends[~held])
+    assert set(histories.train_end[held].tolist()) == set(histories.held_out_cuts.tolist())
 
 
 @pytest.fixture
@@ -92,35 +107,73 @@ def half_wanted(event_log: EventLog) -> Histories:
     return build_histories(with_kinds(event_log, kinds), target_kinds=["purchase"])
 
 
-def test_what_is_not_wanted_is_context_and_no_target(
-    half_wanted: Histories, bundle: Bundle
-) -> None:
+@pytest.fixture
+def builder(half_wanted: Histories, bundle: Bundle) -> BatchBuilder:
     network: NetworkConfig = replace(SMALL.network, next_item=NextItemConfig(enabled=True))
-    builder = BatchBuilder(half_wanted, bundle.catalogue, network, SMALL.history, 9)
-    cuts = half_wanted.train_cuts[::9]
+    return BatchBuilder(half_wanted, bundle.catalogue, network, SMALL.history, 9)
+
+
+def test_what_is_not_wanted_is_context_and_no_target(builder: BatchBuilder) -> None:
+    histories, catalogue = builder.histories, builder.catalogue
+    cuts = histories.train_cuts[::9]
     batch = builder.build(cuts, targets=8, window=24, random=np.random.default_rng(0))
-    purchased = have_kinds(half_wanted.rows, ["purchase"])
-    found = bundle.catalogue.find(half_wanted.rows["item_id"])
+    purchased = have_kinds(histories.rows, ["purchase"])
+    found = catalogue.find(histories.rows["item_id"])
+    assert (found >= 0).all()
     for row, cut in enumerate(cuts.tolist()):
-        window = np.arange(cut, min(cut + 24, int(half_wanted.train_end[cut])))
-        possible = set(bundle.catalogue.bucket_of_item[found[window[purchased[window] & (found[window] >= 0)]]].tolist())  # fmt: skip
+        end = min(cut + 24, int(histories.train_end[cut]))
+        possible = cut + np.flatnonzero(purchased[cut:end])
         weighed = batch.target_weights[row] > 0
-        assert weighed.sum() == min(8, (purchased[window] & (found[window] >= 0)).sum())
-        assert set(batch.target_sids[row, weighed].tolist()) <= possible
-        basket = np.arange(cut, half_wanted.basket_end[cut])
-        candidates = batch.repeats.items[row][batch.repeat_weights[row] > 0]
-        assert set(candidates.tolist()) <= set(found[basket[purchased[basket]]].tolist())
-        recent = np.arange(half_wanted.user_start[cut], cut)[-batch.lengths[2] :]
-        expected = np.where(purchased[recent + 1], found[recent + 1], -1)
-        assert batch.next_items[row, -len(recent) :].tolist() == expected.tolist()
+        assert weighed.sum() == min(8, len(possible))
+        sids = batch.target_sids[row, weighed].tolist()
+        assert set(sids) <= set(catalogue.bucket_of_item[found[possible]].tolist())
+        recent = np.arange(histories.user_start[cut], cut)[-batch.lengths[2] :]
+        following = np.where(purchased[recent + 1], found[recent + 1], -1)
+        assert batch.next_items[row, -len(recent) :].tolist() == following.tolist()
+
+
+def test_each_basket_counts_once_whatever_else_it_holds(builder: BatchBuilder) -> None:
+    histories = builder.histories
+    cuts = histories.train_cuts[::5]
+    batch = builder.build(cuts, 99, 1, None)
+    torch.testing.assert_close(batch.target_weights.sum(1), torch.ones(len(cuts)))
+    for row, cut in enumerate(cuts.tolist()):
+        basket = slice(cut, int(histories.basket_end[cut]))
+        wanted = histories.rows["item_id"][basket][histories.are_targets[basket]]
+        distinct = np.unique(builder.catalogue.find(wanted))
+        hit = np.isin(batch.repeats.items[row], distinct)
+        expected = hit * item_gains(np.array(len(distinct)))
+        np.testing.assert_allclose(batch.repeat_weights[row], expected, rtol=1e-6)
+    assert (batch.repeat_weights > 0).any()
+
+
+def test_few_targets_make_narrow_batches(builder: BatchBuilder) -> None:
+    cuts = builder.histories.train_cuts[:3]
+    batch = builder.build(cuts, targets=32, window=1, random=np.random.default_rng(0))
+    assert batch.target_weights.shape[1] == (batch.target_weights > 0).sum(1).max()
+
+
+def test_only_targets_arrive(half_wanted: Histories) -> None:
+    codes = np.arange(len(half_wanted.rows))  # each is the first of its code
+    everything = replace(half_wanted, are_targets=np.ones(len(codes), np.bool_))
+    basket_alone = np.zeros(len(codes), np.bool_)
+    found = arrival_cuts(everything, codes, SMALL.history)
+    basket_alone[found[1]] = True
+    wanted = replace(half_wanted, are_targets=basket_alone)
+    assert arrival_cuts(wanted, codes, SMALL.history).tolist() == [found[1]]
 
 
 def test_recall_asks_for_what_is_wanted_alone(half_wanted: Histories, bundle: Bundle) -> None:
-    cut = half_wanted.held_out_cuts[:1]
-    basket = slice(int(cut[0]), int(half_wanted.basket_end[cut[0]]))
-    best = bundle.catalogue.item_ids[bundle.catalogue.by_popularity()[:5]]
-    wanted = np.unique(half_wanted.rows["item_id"][basket][half_wanted.are_targets[basket]])
-    assert popularity_recall(half_wanted, bundle.catalogue, cut, 5) == np.isin(wanted, best).mean()
+    """Popularity is that of targets, too."""
+    wanted = half_wanted.rows["item_id"][half_wanted.are_targets].tolist()
+    counts = Counter(wanted)
+    kth = sorted(counts.values())[-5]
+    for cut in half_wanted.held_out_cuts[:9].tolist():
+        basket = slice(cut, int(half_wanted.basket_end[cut]))
+        items = np.unique(half_wanted.rows["item_id"][basket][half_wanted.are_targets[basket]])
+        found = popularity_recall(half_wanted, bundle.catalogue, np.array([cut]), 5) * len(items)
+        surely, possibly = (sum(counts[i] >= kth + more for i in items.tolist()) for more in (1, 0))
+        assert surely - 1e-9 <= found <= possibly + 1e-9
 
 
 def test_kinds_are_checked() -> None:
