@@ -13,8 +13,7 @@ from bench.quality.rankings import as_table
 from bench.quality.targets import find_targets, places_of
 from bench.quality.task import NUM_RANKED, Budget, ItemIds, Task
 from bench.quality.ties import best_places
-from model.training.histories import Index
-from state.interaction import have_kinds
+from model.training.histories import Index, targets_among
 from state.item_statistics import DAY_MS
 
 _TUNED_ON = 1_000
@@ -112,8 +111,7 @@ def best_on_validation(task: Task, grid: list[Any], make: Callable[[Any], Any]) 
 def popularity_shares(task: Task, days: float | None = None) -> npt.NDArray[np.float64]:
     """Per item of the table, its share of the training's targets, or of those of its last days."""
     rows = task.training.rows
-    if task.target_kinds:
-        rows = rows[have_kinds(rows, task.target_kinds)]
+    rows = rows[targets_among(rows, task.target_kinds)]
     if days is not None:
         rows = rows[rows["event_time_ms"] > rows["event_time_ms"].max() - days * DAY_MS]
     places, known = places_of(task, rows["item_id"])

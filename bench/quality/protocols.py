@@ -12,8 +12,8 @@ from state.event_log import EventLog
 def leave_one_out(log: EventLog) -> tuple[EventLog, Histories, Index, Index]:
     """Training, histories, test cuts and validation cuts: the last interaction of each user tests, the one before it validates.
 
-    Users with fewer than three train and are not asked for, nor where that is no target. Raises DataSetUnusable when a user has two interactions of one
-    time: which of them is the last cannot be told.
+    Users with fewer than three train and are not asked for, nor is what is no target. Raises DataSetUnusable when a user has
+    two interactions of one time: which of them is the last cannot be told.
     """
     histories = build_histories(log)
     together = np.flatnonzero(histories.basket_size > 1)

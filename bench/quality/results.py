@@ -83,14 +83,14 @@ def fingerprint(task: Task) -> str:
     parts = (
         task.histories.rows,
         task.histories.users,
+        task.histories.are_targets,
         task.cuts,
         task.validation_cuts,
         task.items.item_ids,
         task.items.counts,
         task.items.tags,
     )
-    narrowed = [task.histories.are_targets] if task.target_kinds else []
-    for part in (*parts, *narrowed):
+    for part in parts:
         digest.update(part.tobytes())
     digest.update(f"{len(task.training.rows)} {task.segments} {task.repeats}".encode())
     return digest.hexdigest()

@@ -21,7 +21,7 @@ from bench.quality.windows import (
     find_places,
     pad,
 )
-from model.training.histories import Index, build_histories
+from model.training.histories import Index
 
 _RANK_BATCH = 128
 
@@ -92,7 +92,7 @@ class _Training:
         self._task, self._settings = task, settings
         self._random = np.random.default_rng(seed)
         self._batches = WindowBatches(
-            Sequences.of(build_histories(task.training, target_kinds=task.target_kinds), ids),
+            Sequences.of(task.training_histories(), ids),
             settings.network.max_len,
             settings.batch_tokens,
         )

@@ -38,7 +38,7 @@ def find_targets(task: Task, cuts: Index) -> Targets:
     histories, num_items = task.histories, len(task.items.item_ids)
     places, known = places_of(task, histories.rows["item_id"])
     row, positions = _basket_rows(task, cuts)
-    kept = known[positions] & task.histories.are_targets[positions]
+    kept = known[positions] & histories.are_targets[positions]
     pairs = np.unique(row[kept] * num_items + places[positions[kept]])
     row, item = pairs // num_items, pairs % num_items
     users = histories.users[cuts]

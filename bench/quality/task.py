@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from model.catalogue import ItemTable
-from model.training.histories import Histories, Index
+from model.training.histories import Histories, Index, build_histories
 from state.event_log import EventLog
 from state.segments import HistoryConfig
 
@@ -72,9 +72,11 @@ class Task:
 
     def targets(self, cut: int) -> ItemIds:
         """Distinct ranked items of the cut's basket, ascending."""
-        basket = slice(cut, int(self.histories.basket_end[cut]))
-        ids = self.histories.rows["item_id"][basket][self.histories.are_targets[basket]]
-        return np.intersect1d(ids, self.items.item_ids)
+        return np.intersect1d(self.histories.targets_at(cut), self.items.item_ids)
+
+    def training_histories(self) -> Histories:
+        """Of `training`, with the same kinds as targets."""
+        return build_histories(self.training, target_kinds=self.target_kinds)
 
 
 @dataclass(frozen=True)

@@ -30,7 +30,7 @@ from bench.quality.windows import (
 from model.tokenizer.fitting import fit_tokenizer
 from model.tokenizer.item_vectors import ItemVectorConfig
 from model.training.config import TrainConfig
-from model.training.histories import Index, build_histories
+from model.training.histories import Index
 from model.training.item_blocks import build_item_vectors
 from model.trie import Trie
 
@@ -100,8 +100,7 @@ def semantic_ids(task: Task, seed: int) -> Index:
     """Codes [N, D] by our tokenizer as `gemstream train` fits it, titles included where there are any."""
     text_weight = 1.0 if any(task.items.titles) else 0.0
     config = TrainConfig(seed=seed, items=ItemVectorConfig(text_weight=text_weight))
-    histories = build_histories(task.training)
-    vectors = build_item_vectors(histories, task.items, config).vectors_RV
+    vectors = build_item_vectors(task.training_histories(), task.items, config).vectors_RV
     tokenizer = fit_tokenizer(vectors, config.tokenizer, seed)
     codes: Index = tokenizer.assign(vectors, config.tokenizer.bounds).numpy()
     return codes
@@ -140,7 +139,7 @@ class _Training:
         self._task, self._catalogue, self._settings = task, catalogue, settings
         self._random = np.random.default_rng(seed)
         self._batches = WindowBatches(
-            Sequences.of(build_histories(task.training, target_kinds=task.target_kinds), ids),
+            Sequences.of(task.training_histories(), ids),
             settings.network.max_items,
             settings.batch_items,
         )

@@ -208,13 +208,12 @@ class BatchBuilder:
         if random is not None:
             ends = np.maximum(ends, np.minimum(cuts + window, histories.train_end[cuts]))
         positions = _left_aligned(cuts, ends)
-        if random is not None:
-            useless = (positions < 0) | (self.target_sids[positions] < 0)
-            keys = random.random(positions.shape) + useless
-            most = max(1, int((~useless).sum(1).max()))
-            chosen = np.argsort(keys, axis=1)[:, : min(targets, most)]
-            positions = np.take_along_axis(positions, chosen, 1)
         sids = np.where(positions >= 0, self.target_sids[positions], -1)
+        if random is not None:
+            real = sids >= 0
+            num_columns = min(targets, max(1, int(real.sum(1).max())))
+            chosen = np.argsort(random.random(sids.shape) + ~real, axis=1)[:, :num_columns]
+            positions, sids = (np.take_along_axis(a, chosen, 1) for a in (positions, sids))
         weights = np.where(sids >= 0, 1.0 / histories.num_targets[positions].clip(1), 0.0)
         return torch.from_numpy(sids.clip(min=0)), torch.from_numpy(weights.astype(np.float32))
 

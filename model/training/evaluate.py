@@ -136,6 +136,4 @@ def popularity_recall(histories: Histories, catalogue: Catalogue, cuts: Index, k
 
 
 def _recall(histories: Histories, cut: int, best: npt.NDArray[np.uint64]) -> float:
-    basket = slice(cut, histories.basket_end[cut])
-    wanted = np.unique(histories.rows["item_id"][basket][histories.are_targets[basket]])
-    return float(np.isin(wanted, best).mean())
+    return float(np.isin(histories.targets_at(cut), best).mean())

@@ -48,11 +48,22 @@ class Histories:
         """Cuts in order of the history before them: batches of neighbours hold little padding."""
         return cuts[np.argsort(cuts - self.user_start[cuts], kind="stable")]
 
+    def targets_at(self, cut: int) -> npt.NDArray[np.uint64]:
+        """Distinct items of the targets in the basket at a cut, ascending."""
+        basket = slice(cut, int(self.basket_end[cut]))
+        return np.unique(self.rows["item_id"][basket][self.are_targets[basket]])
+
     @cached_property
     def newest_train_cuts(self) -> Index:
         """Every user's last training cut."""
         users = self.users[self.train_cuts]
         return self.train_cuts[np.append(users[1:] != users[:-1], True)]
+
+
+def targets_among(rows: Rows, target_kinds: Collection[str]) -> npt.NDArray[np.bool_]:
+    """Mask of the interactions of `target_kinds`, or of all where there are none; dislikes never are targets."""
+    wanted = ~are_dislikes(rows)
+    return wanted & have_kinds(rows, target_kinds) if target_kinds else wanted
 
 
 def build_histories(
@@ -63,8 +74,7 @@ def build_histories(
 ) -> Histories:
     """Sort by user, find baskets and hold out the last ones: of `num_held_out` users, or of all.
 
-    Interactions of `target_kinds` are targets, or all where there are none; dislikes never are. Raises TrainingError when no
-    user has two baskets to train on besides the held-out one, or none that is trained on holds a target.
+    Targets are those of `targets_among`. Raises TrainingError when no user has two baskets to train on besides the held-out one, or none that is trained on holds a target.
     """
     order = np.argsort(events.user_index, kind="stable")
     rows, users = events.rows[order], events.user_index[order]
@@ -74,9 +84,7 @@ def build_histories(
     user_starts, basket_starts = np.flatnonzero(new_user), np.flatnonzero(new_basket)
     user_ends = np.append(user_starts[1:], len(rows))
     lengths = np.diff(np.append(basket_starts, len(rows)))
-    are_targets = ~are_dislikes(rows)
-    if target_kinds:
-        are_targets &= have_kinds(rows, target_kinds)
+    are_targets = targets_among(rows, target_kinds)
     num_before = np.append(0, np.cumsum(are_targets))
     num_targets = num_before[basket_starts + lengths] - num_before[basket_starts]
     asked = basket_starts[num_targets > 0]

@@ -183,23 +183,23 @@ def test_what_may_be_meant_is_a_warning(app: typer.Typer, log_path: Path, tmp_pa
     assert "no time was left for stage 'selection'" in result.output
 
 
-def test_kinds_that_the_log_lacks_are_an_error(
-    app: typer.Typer, log_path: Path, tmp_path: Path
+@pytest.mark.parametrize(
+    ("setting", "instead", "message"),
+    [
+        ("max_steps = 3", "minutes = 0.0001", "preparing took .* s.*--minutes [0-9.]+ or more"),
+        (
+            "[train]",
+            '[train]\ntarget_kinds = ["follow"]',
+            ", 0 of them targets: .*train.target_kinds",
+        ),
+    ],
+)
+def test_where_nothing_can_be_learned_there_is_no_bundle(
+    app: typer.Typer, log_path: Path, tmp_path: Path, setting: str, instead: str, message: str
 ) -> None:
-    settings = SETTINGS.replace("[train]", '[train]\ntarget_kinds = ["follow"]')
-    result = invoke(app, log_path, tmp_path, settings)
+    result = invoke(app, log_path, tmp_path, SETTINGS.replace(setting, instead))
     assert isinstance(result.exception, TrainingError)
-    assert re.search(", 0 of them targets: .*train.target_kinds", str(result.exception))
-    assert not (tmp_path / "bundle").exists()
-
-
-def test_a_budget_without_a_step_writes_no_bundle(
-    app: typer.Typer, log_path: Path, tmp_path: Path
-) -> None:
-    settings = SETTINGS.replace("max_steps = 3", "minutes = 0.0001")
-    result = invoke(app, log_path, tmp_path, settings)
-    assert isinstance(result.exception, TrainingError)
-    assert re.search("preparing took .* s.*--minutes [0-9.]+ or more", str(result.exception))
+    assert re.search(message, str(result.exception))
     assert not (tmp_path / "bundle").exists()
 
 
