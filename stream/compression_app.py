@@ -16,7 +16,7 @@ from google.protobuf.message import DecodeError
 from protos.compression_pb2 import CompressionJob
 from state.errors import ConfigError
 from stream.errors import StreamError, WorkerCrashed
-from stream.topics import describe_cluster
+from stream.topics import METADATA_MAX_AGE_MS, describe_cluster
 
 log = logging.getLogger(__name__)
 
@@ -153,4 +153,5 @@ def _faust_app(config: CompressionAppConfig, num_partitions: int) -> faust.App:
         consumer_auto_offset_reset="earliest",
         broker_session_timeout=10,
         broker_heartbeat_interval=1,
+        consumer_metadata_max_age_ms=METADATA_MAX_AGE_MS,
     )

@@ -24,6 +24,7 @@ from stream.phases import Phase, Phases
 from stream.progress import Progress
 from stream.start_offset import find_start
 from stream.topic_reader import close_consumer
+from stream.topics import METADATA_MAX_AGE_MS
 
 log = logging.getLogger(__name__)
 
@@ -115,6 +116,7 @@ class InteractionConsumer(ConsumerRebalanceListener):  # type: ignore[misc]  # a
             isolation_level="read_committed",
             session_timeout_ms=config.session_timeout_ms,
             heartbeat_interval_ms=config.heartbeat_interval_ms,
+            metadata_max_age_ms=METADATA_MAX_AGE_MS,
             max_poll_records=config.max_poll_records,
         )
         self._consumer.subscribe([self._topic], listener=self)

@@ -20,6 +20,9 @@ _TOPIC_NAME = re.compile(r"[A-Za-z0-9._-]{1,249}")
 KEEP_FOREVER = "-1"
 RETRY_EVERY_S = 0.2
 REQUEST_TIMEOUT_MS = 10_000
+METADATA_MAX_AGE_MS = 10_000
+"""Of members of groups: a broker that has just started may not name a topic yet, and whose leader does not see it gives it
+to nobody until it looks again."""
 
 INTERACTIONS_SETTINGS = MappingProxyType(
     {"message.timestamp.type": "LogAppendTime", "retention.ms": KEEP_FOREVER}

@@ -21,7 +21,7 @@ from state.errors import ConfigError
 from stream.batch_consumer import consumer_of_batches
 from stream.decode import Decoder, DecoderConfig, Record
 from stream.errors import StreamError, TopicMismatch, WorkerCrashed
-from stream.topics import describe_cluster
+from stream.topics import METADATA_MAX_AGE_MS, describe_cluster
 from stream.trending_counts import PartitionCounts, TrendingConfig, Window
 
 log = logging.getLogger(__name__)
@@ -308,6 +308,7 @@ def _faust_app(config: TrendingAppConfig, group: str, num_partitions: int) -> An
         consumer_auto_offset_reset="earliest",
         broker_session_timeout=6,  # so long a partition of a killed member waits
         broker_heartbeat_interval=1,
+        consumer_metadata_max_age_ms=METADATA_MAX_AGE_MS,
         # `stall_after_s` judges; Faust's own judges the table's topic, too, and reports that no stream reads it.
         stream_processing_timeout=_NEVER_S,
     )

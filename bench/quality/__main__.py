@@ -87,7 +87,12 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--seeds", default="0", help="such as 0,1,2")
     parser.add_argument("--minutes", type=float, help="to learn; default: 4, quick: 0.8")
     parser.add_argument("--baskets", type=int, help="cuts drawn; default: all, quick: 1,000")
-    parser.add_argument("--scale", choices=("small", "full"), default="small")
+    parser.add_argument(
+        "--scale",
+        choices=("small", "full"),
+        default="small",
+        help="full: networks and steps for a GPU, which is used where there is one, or for hours",
+    )
     parser.add_argument("--num-threads", type=int, default=2)
     parser.add_argument("--fresh", action="store_true", help="take no result of an earlier run")
     parser.add_argument("--plots", type=Path, help="a directory for one SVG per set")

@@ -9,19 +9,18 @@ from unittest import mock
 import torch
 from torch import Tensor, nn
 
+from bench.quality.changes import Changes, configure
 from bench.quality.gemstream_ranker import Gemstream
 from bench.quality.task import Budget, ItemIds, Task
 from model.decoder import Context, DecoderBlock
 from model.layers import Segment
 from model.network import Network
 from model.training.batches import BatchBuilder
-from model.training.config import TrainConfig
 from model.training.histories import Index
 from state.item_statistics import ItemStatistics, statistics_of
 from state.segments import HistoryConfig
 
 STREAMS = ("recent", "mid_term", "lifecycle")
-Changes = Mapping[str, Any]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -89,26 +88,6 @@ class Ablated(Gemstream):
     def rank(self, task: Task, cuts: Index) -> Iterator[ItemIds]:
         with changed(self._variant):
             return iter(list(super().rank(task, cuts)))
-
-
-def configure(changes: Changes) -> TrainConfig:
-    """The default configuration with some settings changed; "network.mid_term.top_k" names one."""
-    return with_changes(TrainConfig(), changes)
-
-
-def with_changes(config: TrainConfig, changes: Changes) -> TrainConfig:
-    """A configuration with some settings changed."""
-    changed_config: Any = config
-    for name, value in changes.items():
-        changed_config = _changed(changed_config, name.split("."), value)
-    assert isinstance(changed_config, TrainConfig)
-    return changed_config
-
-
-def _changed(config: Any, path: list[str], value: object) -> Any:
-    first, *rest = path
-    inner = _changed(getattr(config, first), rest, value) if rest else value
-    return replace(config, **{first: inner})
 
 
 @contextlib.contextmanager

@@ -2,9 +2,12 @@
 
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.autograd import Function
+
+from model.training.histories import Index
 
 CHUNK_ROWS = 128
 
@@ -14,15 +17,20 @@ class _FullSoftmax(Function):
 
     @staticmethod
     def forward(
-        ctx: Any, hidden_RW: Tensor, table_NW: Tensor, bias_N: Tensor, targets: tuple[Tensor, ...]
+        ctx: Any,
+        hidden_RW: Tensor,
+        table_NW: Tensor,
+        bias_N: Tensor,
+        targets: tuple[Index, Tensor, Tensor],
     ) -> Tensor:
-        rows_T, items_T, weights_T = targets
+        rows, items_T, weights_T = targets
+        rows_T = torch.as_tensor(rows)
         row_weights = torch.zeros(len(hidden_RW)).index_add_(0, rows_T, weights_T)
         grad_hidden, grad_table = torch.empty_like(hidden_RW), torch.zeros(table_NW.shape)
         grad_bias, loss = torch.zeros_like(bias_N), torch.zeros(())
         for first in range(0, len(hidden_RW), CHUNK_ROWS):
             chunk = hidden_RW[first : first + CHUNK_ROWS]
-            low, high = torch.searchsorted(rows_T, torch.tensor([first, first + len(chunk)]))
+            low, high = np.searchsorted(rows, (first, first + len(chunk))).tolist()
             places = (rows_T[low:high] - first, items_T[low:high])
             weights = weights_T[low:high]
             logits = (chunk @ table_NW.T).float().add_(bias_N)
@@ -48,7 +56,7 @@ class _FullSoftmax(Function):
 
 
 def full_softmax_loss(
-    hidden_RW: Tensor, table_NW: Tensor, bias_N: Tensor, targets: tuple[Tensor, Tensor, Tensor]
+    hidden_RW: Tensor, table_NW: Tensor, bias_N: Tensor, targets: tuple[Index, Tensor, Tensor]
 ) -> Tensor:
     """Weighted sum of -log softmax(hidden @ table.T + bias) at targets (rows ascending, items, weights).
 

@@ -9,6 +9,7 @@ import numpy as np
 from rich.console import Console
 from rich.progress import Progress
 
+from bench.quality.changes import Changes, with_changes
 from bench.quality.level_hits import LevelHits
 from bench.quality.sources import CACHE
 from bench.quality.task import Budget, ItemIds, Task
@@ -24,6 +25,17 @@ from model.training.train import train
 
 _ALL = 1_000_000  # lifecycle interactions: no sampling
 _NUM_ALIKE = 20
+FULL_SCALE: Changes = {
+    "network.layer.width": 256,
+    "network.layer.ffn_width": 768,
+    "network.num_blocks": 4,
+    "network.recent_layers": 4,
+    "network.mid_term.num_layers": 2,
+    "batch_size": 256,
+    "lifecycle_sample": 1024,
+    "evaluation_users": 2048,
+}
+"""For a GPU, or for hours: what differs from a ranker's own settings."""
 _OF_STAGE = ("name", "steps", "validation_loss", "kept_attention_mass", "ended")
 
 
@@ -46,8 +58,11 @@ class Gemstream:
 
     def fit(self, task: Task, budget: Budget) -> None:
         """Train a bundle; a training that was stopped goes on."""
+        settings = self.config(task)
+        if budget.scale == "full":
+            settings = with_changes(settings, FULL_SCALE)
         config = replace(
-            self.config(task),
+            settings,
             history=task.segments,
             target_kinds=task.target_kinds,
             minutes=budget.minutes,

@@ -5,6 +5,7 @@ import math
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any, Generic, Protocol, TypeVar
 
@@ -12,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from bench.quality.task import Budget, Task
+from model.training.devices import new_tensors_on, training_device
 
 B = TypeVar("B")
 S = TypeVar("S")
@@ -151,20 +153,23 @@ class NeuralRanker(ABC, Generic[S]):
     settings: S | None = None
     report: Callable[[Judgement], None] = lambda _: None
     judgements: list[Judgement] = field(default_factory=list)
+    device: torch.device = field(default_factory=training_device)
+    """Where networks learn and rank."""
 
     @abstractmethod
-    def prepare(self, task: Task, seed: int) -> tuple[Trainable[Any], Schedule]:
-        """What is fitted, and how; the subclass keeps what it ranks with. PyTorch is seeded already."""
+    def prepare(self, task: Task, budget: Budget) -> tuple[Trainable[Any], Schedule]:
+        """What is fitted, and how; the subclass keeps what it ranks with. PyTorch is seeded, new tensors are on the device."""
 
     def fit(self, task: Task, budget: Budget) -> None:
         """Ends before `budget.minutes`, preparing and validation included."""
         start = time.monotonic()
         torch.set_num_threads(budget.num_threads)
         torch.manual_seed(budget.seed)
-        trainable, schedule = self.prepare(task, budget.seed)
-        seconds = 60 * budget.minutes - (time.monotonic() - start)
-        fit = Fit(trainable, schedule, seconds, self.report)
-        fit.run()
+        with new_tensors_on(self.device):
+            trainable, schedule = self.prepare(task, budget)
+            seconds = 60 * budget.minutes - (time.monotonic() - start)
+            fit = Fit(trainable, schedule, seconds, self.report)
+            fit.run()
         self.judgements = fit.judgements
 
     def details(self) -> dict[str, Any]:
@@ -177,6 +182,11 @@ class NeuralRanker(ABC, Generic[S]):
             "processor_minutes": round(self.judgements[-1].processor_minutes, 2),
             "validation_ndcg_at_10": round(best.quality, 4),
         }
+
+
+def products_in(bf16: bool, device: torch.device) -> AbstractContextManager[object]:
+    """Matrix products in bfloat16, or as everything else."""
+    return torch.autocast(device.type, torch.bfloat16) if bf16 else nullcontext()
 
 
 def _decayed_apart(network: nn.Module, weight_decay: float) -> list[dict[str, object]]:

@@ -1,16 +1,16 @@
 """SASRec with a softmax over all items, as strong as minutes on a core allow; where users come back, histories hold repeats."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from bench.quality.full_softmax import full_softmax_loss
-from bench.quality.neural_fit import NeuralRanker, Schedule
+from bench.quality.neural_fit import NeuralRanker, Schedule, products_in
 from bench.quality.sasrec_network import SasrecConfig, SasrecNetwork
-from bench.quality.task import NUM_RANKED, ItemIds, Task
+from bench.quality.task import NUM_RANKED, Budget, ItemIds, Task
 from bench.quality.validation import mean_ndcg, validation_sample
 from bench.quality.windows import (
     PADDING,
@@ -21,6 +21,7 @@ from bench.quality.windows import (
     find_places,
     pad,
 )
+from model.training.devices import new_tensors_on
 from model.training.histories import Index
 
 _RANK_BATCH = 128
@@ -62,10 +63,12 @@ class Sasrec(NeuralRanker[SasrecSettings]):
 
     name = "sasrec"
 
-    def prepare(self, task: Task, seed: int) -> tuple["_Training", Schedule]:
+    def prepare(self, task: Task, budget: Budget) -> tuple["_Training", Schedule]:
         """As NeuralRanker.prepare."""
         settings = self.settings or fitting_settings(task)
-        training = _Training(task, settings, seed)
+        if budget.scale == "full":
+            settings = at_full_scale(settings)
+        training = _Training(task, settings, budget.seed)
         self._network, self._bf16 = training.network, settings.bf16
         return training, settings.schedule
 
@@ -82,6 +85,13 @@ def fitting_settings(task: Task) -> SasrecSettings:
         return BASKETS
     lengths = np.bincount(task.training.user_index)
     return LONG if np.median(lengths[lengths > 0]) > SHORT.network.max_len else SHORT
+
+
+def at_full_scale(settings: SasrecSettings) -> SasrecSettings:
+    """For a GPU, or for hours."""
+    network = replace(settings.network, width=256, num_blocks=4, num_heads=4, ffn_width=1024)
+    schedule = replace(settings.schedule, learning_rate=1e-3)
+    return replace(settings, network=network, schedule=schedule, batch_tokens=16_384)
 
 
 class _Training:
@@ -109,11 +119,11 @@ class _Training:
     def loss(self, batch: Batch) -> Tensor:
         """Mean over baskets."""
         hidden = _encode(self.network, batch.items_BL, batch.hours_BL, self._settings.bf16)
-        rows, items = torch.from_numpy(batch.target_rows), torch.from_numpy(batch.targets)
-        weights = torch.from_numpy(batch.weights / len(batch.rows))
-        predicting = self.network.dropout(hidden.flatten(0, 1)[torch.from_numpy(batch.rows)])
+        items = torch.as_tensor(batch.targets)
+        weights = torch.as_tensor(batch.weights / len(batch.rows))
+        predicting = self.network.dropout(hidden.flatten(0, 1)[torch.as_tensor(batch.rows)])
         return full_softmax_loss(
-            predicting, self.network.table(), self.network.bias, (rows, items, weights)
+            predicting, self.network.table(), self.network.bias, (batch.target_rows, items, weights)
         )
 
     def quality(self) -> float:
@@ -127,12 +137,12 @@ def log_popularity(task: Task) -> Tensor:
     """Of the training interactions, each item having one more."""
     places = find_places(task.training.rows["item_id"], task.items.item_ids)
     counts = 1 + np.bincount(places[places >= 0], minlength=len(task.items.item_ids))
-    return torch.from_numpy(np.log(counts / counts.mean())).float()
+    return torch.as_tensor(np.log(counts / counts.mean())).float()
 
 
 def _encode(network: SasrecNetwork, items_BL: Index, hours_BL: Index, bf16: bool) -> Tensor:
-    with torch.autocast("cpu", torch.bfloat16, enabled=bf16):
-        hidden: Tensor = network(torch.from_numpy(items_BL), torch.from_numpy(hours_BL))
+    with products_in(bf16, network.bias.device):
+        hidden: Tensor = network(torch.as_tensor(items_BL), torch.as_tensor(hours_BL))
     return hidden.to(torch.bfloat16 if bf16 else torch.float32)
 
 
@@ -143,14 +153,14 @@ def rank_places(
     for first in range(0, len(cuts), _RANK_BATCH):
         batch = cuts[first : first + _RANK_BATCH].tolist()
         newest = [contexts.newest(cut, network.config.max_len) for cut in batch]
-        lasts = torch.tensor([max(1, len(items)) - 1 for items, _ in newest])
-        with torch.inference_mode():
+        with torch.inference_mode(), new_tensors_on(network.bias.device):
+            lasts = torch.tensor([max(1, len(items)) - 1 for items, _ in newest])
             hidden = _encode(
                 network, pad([i for i, _ in newest], PADDING), pad([h for _, h in newest], 0), bf16
             )
             scores = network.scores(hidden[torch.arange(len(batch)), lasts].float())
             for row, cut in zip(scores, batch, strict=True):
                 if not repeats:
-                    row[torch.from_numpy(contexts.seen(cut))] = -torch.inf
+                    row[torch.as_tensor(contexts.seen(cut))] = -torch.inf
             best = scores.topk(min(NUM_RANKED, scores.shape[1])).indices
-        yield from best.numpy()
+        yield from best.cpu().numpy()

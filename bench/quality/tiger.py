@@ -5,7 +5,7 @@ of hashed users, and beams that may leave the catalogue.
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -14,8 +14,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from bench.quality.neural_fit import NeuralRanker, Schedule
-from bench.quality.task import ItemIds, Task
+from bench.quality.neural_fit import NeuralRanker, Schedule, products_in
+from bench.quality.task import Budget, ItemIds, Task
 from bench.quality.tiger_network import Encoded, TigerConfig, TigerNetwork
 from bench.quality.validation import mean_ndcg, validation_sample
 from bench.quality.windows import (
@@ -30,6 +30,7 @@ from bench.quality.windows import (
 from model.tokenizer.fitting import fit_tokenizer
 from model.tokenizer.item_vectors import ItemVectorConfig
 from model.training.config import TrainConfig
+from model.training.devices import new_tensors_on, on_device
 from model.training.histories import Index
 from model.training.item_blocks import build_item_vectors
 from model.trie import Trie
@@ -61,11 +62,15 @@ class Tiger(NeuralRanker[TigerSettings]):
 
     name = "tiger"
 
-    def prepare(self, task: Task, seed: int) -> tuple["_Training", Schedule]:
+    def prepare(self, task: Task, budget: Budget) -> tuple["_Training", Schedule]:
         """As NeuralRanker.prepare; fits the tokenizer, too."""
         self._settings = self.settings or (BASKETS if task.repeats else NEXT_ITEM)
-        self._catalogue = SidCatalogue(semantic_ids(task, seed), task.items.counts)
-        training = _Training(task, self._catalogue, self._settings, seed)
+        if budget.scale == "full":
+            self._settings = at_full_scale(self._settings)
+        with torch.device("cpu"):  # the tokenizer's own place
+            codes = semantic_ids(task, budget.seed)
+        self._catalogue = SidCatalogue(codes, task.items.counts)
+        training = _Training(task, self._catalogue, self._settings, budget.seed)
         self._network = training.network
         return training, self._settings.schedule
 
@@ -75,6 +80,13 @@ class Tiger(NeuralRanker[TigerSettings]):
         ranking = _Ranking(self._network, self._catalogue, contexts, self._settings)
         for best in ranking.places(cuts, self._settings.beam_width, task.repeats):
             yield task.items.item_ids[best]
+
+
+def at_full_scale(settings: TigerSettings) -> TigerSettings:
+    """As large as the paper's, for a GPU or for hours."""
+    network = replace(settings.network, num_heads=6, width=384, ffn_width=1024, num_layers=4)
+    schedule = replace(settings.schedule, learning_rate=1e-3)
+    return replace(settings, network=network, schedule=schedule, batch_items=16_384)
 
 
 class SidCatalogue:
@@ -156,11 +168,11 @@ class _Training:
         """Mean over baskets of the mean over their items of -log P(SID)."""
         network, codes = self.network, self._catalogue.codes_ND
         targets = arrange_targets(batch)
-        sids = torch.from_numpy(codes[targets.items_BS])
-        with torch.autocast("cpu", torch.bfloat16, enabled=self._settings.bf16):
+        sids = torch.as_tensor(codes[targets.items_BS])
+        with products_in(self._settings.bf16, network.begins.device):
             encoded = network.encode(
-                torch.from_numpy(_codes(codes, batch.items_BL)),
-                torch.from_numpy(targets.num_items_BS),
+                torch.as_tensor(_codes(codes, batch.items_BL)),
+                torch.as_tensor(targets.num_items_BS),
             )
             hidden = network.decode(sids[..., :-1], encoded)
             logits = [network.logits(hidden[:, :, i], i) for i in range(network.num_levels)]
@@ -168,7 +180,7 @@ class _Training:
             functional.cross_entropy(logits_BSK.float().flatten(0, 1), sids[..., i].flatten(), reduction="none")
             for i, logits_BSK in enumerate(logits)
         ]  # fmt: skip
-        weights = torch.from_numpy(targets.weights_BS).flatten()
+        weights = torch.as_tensor(targets.weights_BS).flatten()
         return torch.stack(losses).sum(0) @ weights / len(batch.rows)
 
     def quality(self) -> float:
@@ -187,19 +199,22 @@ class _Ranking:
 
     def places(self, cuts: Index, beam_width: int, repeats: bool) -> Iterator[Index]:
         """Of the best items at each cut; batches are of neighbours, so order cuts by length."""
+        device = self.network.begins.device
+        trie = on_device(self.catalogue.trie, device)
         for first in range(0, len(cuts), self.settings.rank_batch):
             batch = cuts[first : first + self.settings.rank_batch].tolist()
             max_items = self.settings.network.max_items
             newest = [self.contexts.newest(cut, max_items)[0] for cut in batch]
-            codes = torch.from_numpy(_codes(self.catalogue.codes_ND, pad(newest, PADDING)))
-            lengths = torch.tensor([[len(items)] for items in newest])
             with (
                 torch.inference_mode(),
-                torch.autocast("cpu", torch.bfloat16, enabled=self.settings.bf16),
+                new_tensors_on(device),
+                products_in(self.settings.bf16, device),
             ):
+                codes = torch.as_tensor(_codes(self.catalogue.codes_ND, pad(newest, PADDING)))
+                lengths = torch.tensor([[len(items)] for items in newest])
                 encoded = self.network.encode(codes, lengths)
-                sids, _ = constrained_beams(self.network, self.catalogue.trie, encoded, beam_width)
-            for found, cut in zip(sids, batch, strict=True):
+                sids, _ = constrained_beams(self.network, trie, encoded, beam_width)
+            for found, cut in zip(sids.cpu(), batch, strict=True):
                 best: Any = self.catalogue.place_of_sid[found[found >= 0].numpy()]
                 yield best if repeats else best[~np.isin(best, self.contexts.seen(cut))]
 

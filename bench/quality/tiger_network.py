@@ -4,6 +4,7 @@ Unlike T5's, the encoder is causal from item to item: one pass over a window the
 epoch takes a fifth of the time. Shapes: B contexts, T tokens, S sequences to decode per context, D levels, P codes of a prefix, H heads, W width.
 """
 
+import itertools
 import math
 from dataclasses import dataclass
 
@@ -48,9 +49,8 @@ class TigerNetwork(nn.Module):
         super().__init__()
         self.config, self.num_levels = config, len(codebook_sizes)
         width = config.width
-        begins = torch.tensor((0, *codebook_sizes)).cumsum(0)
-        self.register_buffer("begins", begins[:-1])
-        self._begins = begins.tolist()
+        self._begins = list(itertools.accumulate(codebook_sizes, initial=0))
+        self.register_buffer("begins", torch.tensor(self._begins[:-1]))
         # Behind the codes: what a decoder begins with, and padding.
         self.tokens = nn.Embedding(self._begins[-1] + 2, width)
         self.encoder = nn.ModuleList(

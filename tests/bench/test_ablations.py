@@ -14,9 +14,8 @@ from bench.quality.ablations import (
     GatedBlock,
     Variant,
     changed,
-    configure,
-    with_changes,
 )
+from bench.quality.changes import configure, with_changes
 from model.bundle import load_bundle
 from model.decoder import DecoderBlock
 from model.layers import LayerConfig

@@ -8,13 +8,14 @@ from pathlib import Path
 
 import pytest
 from aiokafka import AIOKafkaProducer
+from aiokafka.admin import AIOKafkaAdminClient
 
 from protos.compression_pb2 import CompressionJob
 from services.local_kafka import RunningKafka
 from state.errors import ConfigError
 from stream.compression_app import Compress, CompressionApp, CompressionAppConfig
 from stream.errors import BrokerUnavailable, StreamError, WorkerCrashed
-from stream.topics import TopicsConfig
+from stream.topics import TopicsConfig, ensure_topics
 
 pytestmark = pytest.mark.broker
 WITHIN_S = 30.0
@@ -163,6 +164,31 @@ async def test_a_missing_topic_is_named(config: CompressionAppConfig, tmp_path: 
     absent = CompressionAppConfig(bootstrap=config.bootstrap, data_dir=tmp_path, topic="absent")
     with pytest.raises(StreamError, match="'absent' does not exist"):
         await CompressionApp(absent, Seen().compress).start()
+
+
+async def test_a_topic_that_the_groups_leader_did_not_see_is_found(
+    config: CompressionAppConfig, topics: TopicsConfig
+) -> None:
+    """As after a restart of the broker, which names its topics a moment too late."""
+    seen = Seen()
+    app = CompressionApp(config, seen.compress)
+    await app.start()
+    try:
+        await produce(config, [job(0, 1)])
+        await seen.until(lambda: "user-0" in seen.boundaries)
+        admin = AIOKafkaAdminClient(bootstrap_servers=config.bootstrap)
+        await admin.start()
+        await admin.delete_topics([config.topic])
+        await admin.close()
+        assert app._app is not None
+        async with asyncio.timeout(WITHIN_S):
+            while app._app.consumer.assignment():
+                await asyncio.sleep(0.05)  # between two looks
+        await ensure_topics(config.bootstrap, topics)
+        await produce(config, [job(1, 1)])
+        await seen.until(lambda: "user-1" in seen.boundaries)
+    finally:
+        await app.stop()
 
 
 async def test_nobody_answers(tmp_path: Path, unused_tcp_port: int) -> None:

@@ -5,7 +5,8 @@ from dataclasses import replace
 
 import numpy as np
 
-from bench.quality.ablations import Changes, Variant, changed, configure
+from bench.quality.ablations import Variant, changed
+from bench.quality.changes import Changes, configure
 from bench.quality.gemstream_ranker import Gemstream
 from bench.quality.synthetic.event_stream import topics_of
 from bench.quality.synthetic.lives import live
