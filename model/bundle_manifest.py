@@ -7,7 +7,7 @@ from typing import Any
 
 from model.errors import BundleError
 
-FORMAT_VERSION = 6
+FORMAT_VERSION = 7
 MANIFEST = "bundle.json"
 _VERSION_DIGITS = 12
 _KEYS: dict[str, type] = {

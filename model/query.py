@@ -65,6 +65,9 @@ class Query:
     filter: ItemFilter = field(default_factory=ItemFilter)
     repeats: bool = True
     """Whether what the user had before may win by having been had; off, the generator and what is popular decide."""
+    time_ms: int | None = None
+    """When it is asked, since the epoch: repeats go by the hour, and by how long the user was away. None: with the user's newest
+    interaction."""
 
     def __post_init__(self) -> None:
         """Check the sizes."""

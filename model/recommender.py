@@ -219,7 +219,9 @@ class Recommender:
         self, place: int, context: UserContext, query: Query, view: CatalogueView
     ) -> _Request:
         blocked = view.blocked(query.filter)
-        mixture = self._mixtures.of(context, view.catalogue, blocked, repeats=query.repeats)
+        mixture = self._mixtures.of(
+            context, view.catalogue, blocked, repeats=query.repeats, time_ms=query.time_ms
+        )
         return _Request(
             place=place,
             context=context,

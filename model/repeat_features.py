@@ -14,6 +14,7 @@ from torch import Tensor
 from model.catalogue import Catalogue
 from model.features import FeatureConfig, item_rows
 from model.kind_features import NUM_KIND_FEATURES, kind_features
+from model.moment_features import NUM_MOMENT_FEATURES, moment_features
 from state.item_statistics import (
     DAY_MS,
     HALF_LIVES_DAYS,
@@ -25,7 +26,7 @@ from state.item_statistics import (
 )
 
 _NUM_OWN_FEATURES = 2 * len(HALF_LIVES_DAYS) + 14
-NUM_FEATURES = _NUM_OWN_FEATURES + 2 * NUM_KIND_FEATURES
+NUM_FEATURES = _NUM_OWN_FEATURES + 2 * NUM_KIND_FEATURES + NUM_MOMENT_FEATURES
 STRENGTH = len(HALF_LIVES_DAYS) - 1
 """The feature that is the log of the count under the longest half-life."""
 SINCE_LAST = 2 * len(HALF_LIVES_DAYS) + 5
@@ -72,10 +73,12 @@ def repeat_candidates(
     config: FeatureConfig,
     max_items: int,
     max_popular: int = 0,
+    times_ms: Sequence[int] | None = None,
 ) -> RepeatCandidates:
     """The strongest items of each context that the catalogue has and that were not, at last, disliked.
 
-    With them the most popular of the catalogue, as far as the history lacks them; none without a history.
+    With them the most popular of the catalogue, as far as the history lacks them; none without a history. `times_ms`: when
+    each context is asked; None: with its newest interaction.
     """
     chosen = [_choose(context, catalogue, max_items, max_popular) for context in statistics]
     num_columns = max((len(items) for items in chosen), default=0)
@@ -84,6 +87,8 @@ def repeat_candidates(
     for row, (context, items) in enumerate(zip(statistics, chosen, strict=True)):
         if len(items):
             found = catalogue.find(items["item_id"])
+            newest_ms = int(context.history["last_time_ms"][0])
+            asked_ms = newest_ms if times_ms is None else int(times_ms[row])
             indices[row, : len(items)] = found
             features[row, : len(items)] = np.concatenate(
                 [
@@ -92,6 +97,7 @@ def repeat_candidates(
                         kind_features(context.history, items, catalogue.columns[kind][found])
                         for kind in ("tags", "author_ids")
                     ),
+                    moment_features(context.history, items, asked_ms),
                 ],
                 1,
             )

@@ -1,4 +1,4 @@
-"""What is said for repeats in users' contexts, kept with each context as long as catalogue and popularity are the same."""
+"""What is said for repeats in users' contexts, kept with each context as long as catalogue, popularity and hour are the same."""
 
 from dataclasses import replace
 from weakref import ref
@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from model.catalogue import Catalogue
+from model.moment_features import slot_of
 from model.network import Network
 from model.popularity import AT_TRAINING_END, Popularity
 from model.query import ItemIds, Mask
@@ -31,10 +32,19 @@ class RepeatMixtures:
         self._popularity = Popularity.of(item_ids, counts, self._config.features.item_buckets)
 
     def of(
-        self, context: UserContext, catalogue: Catalogue, blocked: Mask | None, *, repeats: bool
+        self,
+        context: UserContext,
+        catalogue: Catalogue,
+        blocked: Mask | None,
+        *,
+        repeats: bool,
+        time_ms: int | None = None,
     ) -> RepeatMixture:
-        """Without items of the catalogue that are `blocked`, and, where `repeats` is off, those that the user had."""
-        known = self._known(context, catalogue)
+        """Without items of the catalogue that are `blocked`, and, where `repeats` is off, those that the user had.
+
+        `time_ms` as in Query.
+        """
+        known = self._known(context, catalogue, time_ms)
         evidence = known.evidence
         if repeats and blocked is None:
             return known.mixture
@@ -43,15 +53,19 @@ class RepeatMixtures:
             left_out = left_out | torch.from_numpy(blocked)[evidence.items]
         return self._mixture(evidence, left_out)
 
-    def _known(self, context: UserContext, catalogue: Catalogue) -> KnownEvidence:
+    def _known(
+        self, context: UserContext, catalogue: Catalogue, time_ms: int | None
+    ) -> KnownEvidence:
         config, popularity, known = self._config, self._popularity, context.evidence
-        if known is None or not known.is_of(catalogue, popularity):
+        slot = None if time_ms is None else slot_of(time_ms)
+        if known is None or known.slot != slot or not known.is_of(catalogue, popularity):
             candidates = repeat_candidates(
                 [context.statistics],
                 catalogue,
                 config.features,
                 config.repeats.max_candidates,
                 config.repeats.max_popular_candidates,
+                None if time_ms is None else [time_ms],
             )
             counts = popularity.of_rows(candidates.first_rows)
             candidates = replace(candidates, popularity=counts)
@@ -59,6 +73,7 @@ class RepeatMixtures:
             context.evidence = known = KnownEvidence(
                 catalogue=ref(catalogue),
                 popularity=ref(popularity),
+                slot=slot,
                 evidence=evidence,
                 mixture=self._mixture(evidence, None),
             )

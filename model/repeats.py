@@ -9,6 +9,7 @@ e^s = the item's decayed count, so counts smoothed by e^-b draws from the genera
 Shapes: B contexts, N candidates, F features, T targets, S SIDs, H width, I rows of the item tables.
 """
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -49,12 +50,14 @@ class RepeatConfig:
     """Most probable candidates of a request that count in full when items are ranked."""
     tail_weight: float = 0.03
     """Of all other candidates that the history holds; 1: as probable as they are."""
+    generator_weight: float = 0.5
+    """Of the generator beside the candidates when items are ranked; 1: as the gate says, which learns what is likely, not what ranks."""
     hidden_width: int = 64
     popularity_half_life_s: float = 259_200.0
     """Of the counts that say how popular an item is at the moment of a request; what trends must fade as fast."""
 
     def __post_init__(self) -> None:
-        """Check the sizes, that the weight is above 0 and at most 1, and the half-life at least a second."""
+        """Check the sizes, that the weights are above 0 and at most 1, and the half-life at least a second."""
         if min(self.max_items, self.max_favoured, self.hidden_width) < 1:
             raise ModelConfigError(
                 f"max_items is {self.max_items}, max_favoured {self.max_favoured} and hidden_width {self.hidden_width}; "
@@ -64,11 +67,11 @@ class RepeatConfig:
             raise ModelConfigError(
                 f"max_popular of repeats is {self.max_popular}; it must be at least 0"
             )
-        if not 0 < self.tail_weight <= 1:
-            raise ModelConfigError(
-                f"tail_weight of repeats is {self.tail_weight}; it must be above 0 and at most 1"
-            )
-
+        for name in ("tail_weight", "generator_weight"):
+            if not 0 < getattr(self, name) <= 1:
+                raise ModelConfigError(
+                    f"{name} of repeats is {getattr(self, name)}; it must be above 0 and at most 1"
+                )
         if not self.popularity_half_life_s >= 1:
             raise ModelConfigError(
                 f"popularity_half_life_s of repeats is {self.popularity_half_life_s}; it must be at least 1"
@@ -133,7 +136,13 @@ class RepeatMixture:
         )
 
     def favouring(self, config: RepeatConfig) -> "RepeatMixture":
-        """P_repeat as items are ranked by it: what was had is discounted behind the most probable candidates. g stays."""
+        """As items are ranked: the generator counts less, and what was had is discounted behind the most probable candidates."""
+        gate_B = self.log_repeat - self.log_generator - math.log(config.generator_weight)
+        log_generator, log_repeat = functional.logsigmoid(-gate_B), functional.logsigmoid(gate_B)
+        weighed = replace(self, log_generator=log_generator, log_repeat=log_repeat)
+        return weighed._without_tail(config)
+
+    def _without_tail(self, config: RepeatConfig) -> "RepeatMixture":
         most = config.max_favoured
         if self.shares.shape[1] <= most or config.tail_weight == 1:
             return self
@@ -266,18 +275,20 @@ class Repeats(nn.Module):
             candidates.items, candidates.sids, scores_BN, self.gate(bos_BH)[:, 0], candidates.new
         )
 
-    def shares(self, candidates: RepeatCandidates, vectors_BNH: Tensor) -> Tensor:
-        """[B, N]: P_repeat, were there no context."""
-        scores_BN = self.scores(candidates, vectors_BNH).masked_fill(~candidates.real, _NEVER)
-        return scores_BN.softmax(-1) * candidates.real
-
     def scores(self, candidates: RepeatCandidates, vectors_BNH: Tensor) -> Tensor:
         """[B, N]: what statistics and items say, whatever the context."""
-        features = (
-            self._all_features(candidates, vectors_BNH) - self.feature_mean
-        ) / self.feature_scale
-        learned_BN = self.score(features)[..., 0] + self.item_score(candidates.first_rows)[..., 0]
-        return candidates.features[..., STRENGTH] + learned_BN
+        features = self.describe(candidates, vectors_BNH)
+        return self.scores_of(features, candidates.features[..., STRENGTH], candidates.first_rows)
+
+    def describe(self, candidates: RepeatCandidates, vectors_BNH: Tensor) -> Tensor:
+        """[B, N, F + 12]: all that is known of candidates, standardised."""
+        features = self._all_features(candidates, vectors_BNH)
+        return (features - self.feature_mean) / self.feature_scale
+
+    def scores_of(self, features_BNF: Tensor, strength_BN: Tensor, first_rows_BN: Tensor) -> Tensor:
+        """[B, N]: of candidates that are described."""
+        learned_BN = self.score(features_BNF)[..., 0] + self.item_score(first_rows_BN)[..., 0]
+        return strength_BN + learned_BN
 
     def _all_features(self, candidates: RepeatCandidates, vectors_BNH: Tensor) -> Tensor:
         """[B, N, F + 12]: of user and item; of the item; how overdue it is by its own mean interval; `_similarities`.

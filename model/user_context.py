@@ -59,6 +59,8 @@ class KnownEvidence:
     """May go when it is replaced, however long the user stays."""
     popularity: ReferenceType[Popularity]
     """Likewise."""
+    slot: int | None
+    """Of the request's time; None: with the newest interaction."""
     evidence: RepeatEvidence
     mixture: RepeatMixture
     """What it comes to where nothing is blocked."""

@@ -26,7 +26,7 @@ from google.rpc import status_pb2 as google_dot_rpc_dot_status__pb2
 from protos import item_pb2 as protos_dot_item__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x18protos/recommender.proto\x12\x0cgemstream.v1\x1a\x17google/rpc/status.proto\x1a\x11protos/item.proto\"\x98\x03\n\x10RecommendRequest\x12\x0f\n\x07user_id\x18\x01 \x01(\t\x12\t\n\x01k\x18\x02 \x01(\r\x12\x18\n\x10\x65xclude_item_ids\x18\x03 \x03(\x04\x12\x12\n\nbeam_width\x18\x04 \x01(\r\x12\x14\n\x0c\x65xclude_seen\x18\x05 \x01(\x08\x12\x12\n\nallow_tags\x18\x06 \x03(\r\x12\x11\n\tdeny_tags\x18\x07 \x03(\r\x12\x18\n\x10\x61llow_author_ids\x18\x08 \x03(\x04\x12\x17\n\x0f\x64\x65ny_author_ids\x18\t \x03(\x04\x12\x12\n\nno_repeats\x18\n \x01(\x08\x12\x0f\n\x07\x65xplain\x18\x0b \x01(\x08\x12\x12\n\npage_token\x18\x0c \x01(\t\x12\x12\n\nrequest_id\x18\r \x01(\t\x12\x0f\n\x07surface\x18\x0e \x01(\t\x12<\n\x07\x63ontext\x18\x0f \x03(\x0b\x32+.gemstream.v1.RecommendRequest.ContextEntry\x1a.\n\x0c\x43ontextEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\"\xbc\x03\n\x11RecommendResponse\x12,\n\x05items\x18\x01 \x03(\x0b\x32\x1d.gemstream.v1.RecommendedItem\x12$\n\x06source\x18\x02 \x01(\x0e\x32\x14.gemstream.v1.Source\x12\x15\n\rstate_version\x18\x03 \x01(\x04\x12\x16\n\x0e\x62undle_version\x18\x04 \x01(\t\x12*\n\tfreshness\x18\x05 \x01(\x0b\x32\x17.gemstream.v1.Freshness\x12(\n\x08segments\x18\x06 \x01(\x0b\x32\x16.gemstream.v1.Segments\x12+\n\x08\x64\x65graded\x18\x07 \x03(\x0e\x32\x19.gemstream.v1.Degradation\x12\x12\n\nrequest_id\x18\x08 \x01(\t\x12\x17\n\x0fnext_page_token\x18\t \x01(\t\x12\x42\n\ntimings_ms\x18\n \x03(\x0b\x32..gemstream.v1.RecommendResponse.TimingsMsEntry\x1a\x30\n\x0eTimingsMsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x01:\x02\x38\x01\"\x9b\x01\n\x0fRecommendedItem\x12 \n\x04item\x18\x01 \x01(\x0b\x32\x12.gemstream.v1.Item\x12\r\n\x05score\x18\x02 \x01(\x01\x12\x0b\n\x03sid\x18\x03 \x03(\r\x12$\n\x06source\x18\x04 \x01(\x0e\x32\x14.gemstream.v1.Source\x12$\n\x06reason\x18\x05 \x01(\x0b\x32\x14.gemstream.v1.Reason\"N\n\tFreshness\x12\x1c\n\x14newest_event_time_ms\x18\x01 \x01(\x03\x12\x13\n\x0bsummary_lag\x18\x02 \x01(\x04\x12\x0e\n\x06\x61ge_ms\x18\x03 \x01(\x03\"?\n\x08Segments\x12\x0e\n\x06recent\x18\x01 \x01(\x04\x12\x10\n\x08mid_term\x18\x02 \x01(\x04\x12\x11\n\tlifecycle\x18\x03 \x01(\x04\"i\n\x06Reason\x12*\n\x06shares\x18\x01 \x01(\x0b\x32\x1a.gemstream.v1.StreamShares\x12\x33\n\x08\x61ttended\x18\x02 \x03(\x0b\x32!.gemstream.v1.AttendedInteraction\"T\n\x0cStreamShares\x12\x0e\n\x06recent\x18\x01 \x01(\x02\x12\x10\n\x08mid_term\x18\x02 \x01(\x02\x12\x11\n\tlifecycle\x18\x03 \x01(\x02\x12\x0f\n\x07repeats\x18\x04 \x01(\x02\"a\n\x13\x41ttendedInteraction\x12 \n\x04item\x18\x01 \x01(\x0b\x32\x12.gemstream.v1.Item\x12\x15\n\revent_time_ms\x18\x02 \x01(\x03\x12\x11\n\tattention\x18\x03 \x01(\x02\"I\n\x15RecommendBatchRequest\x12\x30\n\x08requests\x18\x01 \x03(\x0b\x32\x1e.gemstream.v1.RecommendRequest\"L\n\x16RecommendBatchResponse\x12\x32\n\x07\x65ntries\x18\x01 \x03(\x0b\x32!.gemstream.v1.RecommendBatchEntry\"\x80\x01\n\x13RecommendBatchEntry\x12\x12\n\nrequest_id\x18\x01 \x01(\t\x12\"\n\x06status\x18\x02 \x01(\x0b\x32\x12.google.rpc.Status\x12\x31\n\x08response\x18\x03 \x01(\x0b\x32\x1f.gemstream.v1.RecommendResponse*^\n\x06Source\x12\x16\n\x12SOURCE_UNSPECIFIED\x10\x00\x12\x13\n\x0fSOURCE_PERSONAL\x10\x01\x12\x12\n\x0eSOURCE_POPULAR\x10\x02\x12\x13\n\x0fSOURCE_TRENDING\x10\x03*\xcc\x01\n\x0b\x44\x65gradation\x12\x1b\n\x17\x44\x45GRADATION_UNSPECIFIED\x10\x00\x12!\n\x1d\x44\x45GRADATION_STATE_UNAVAILABLE\x10\x01\x12\x1f\n\x1b\x44\x45GRADATION_SUMMARY_MISSING\x10\x02\x12\x1e\n\x1a\x44\x45GRADATION_SUMMARY_BEHIND\x10\x03\x12\x1b\n\x17\x44\x45GRADATION_STATE_STALE\x10\x04\x12\x1f\n\x1b\x44\x45GRADATION_SEEN_INCOMPLETE\x10\x05\x32\xbf\x01\n\x12RecommenderService\x12L\n\tRecommend\x12\x1e.gemstream.v1.RecommendRequest\x1a\x1f.gemstream.v1.RecommendResponse\x12[\n\x0eRecommendBatch\x12#.gemstream.v1.RecommendBatchRequest\x1a$.gemstream.v1.RecommendBatchResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x18protos/recommender.proto\x12\x0cgemstream.v1\x1a\x17google/rpc/status.proto\x1a\x11protos/item.proto\"\xa9\x03\n\x10RecommendRequest\x12\x0f\n\x07user_id\x18\x01 \x01(\t\x12\t\n\x01k\x18\x02 \x01(\r\x12\x18\n\x10\x65xclude_item_ids\x18\x03 \x03(\x04\x12\x12\n\nbeam_width\x18\x04 \x01(\r\x12\x14\n\x0c\x65xclude_seen\x18\x05 \x01(\x08\x12\x12\n\nallow_tags\x18\x06 \x03(\r\x12\x11\n\tdeny_tags\x18\x07 \x03(\r\x12\x18\n\x10\x61llow_author_ids\x18\x08 \x03(\x04\x12\x17\n\x0f\x64\x65ny_author_ids\x18\t \x03(\x04\x12\x12\n\nno_repeats\x18\n \x01(\x08\x12\x0f\n\x07\x65xplain\x18\x0b \x01(\x08\x12\x12\n\npage_token\x18\x0c \x01(\t\x12\x12\n\nrequest_id\x18\r \x01(\t\x12\x0f\n\x07surface\x18\x0e \x01(\t\x12<\n\x07\x63ontext\x18\x0f \x03(\x0b\x32+.gemstream.v1.RecommendRequest.ContextEntry\x12\x0f\n\x07time_ms\x18\x10 \x01(\x03\x1a.\n\x0c\x43ontextEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\"\xbc\x03\n\x11RecommendResponse\x12,\n\x05items\x18\x01 \x03(\x0b\x32\x1d.gemstream.v1.RecommendedItem\x12$\n\x06source\x18\x02 \x01(\x0e\x32\x14.gemstream.v1.Source\x12\x15\n\rstate_version\x18\x03 \x01(\x04\x12\x16\n\x0e\x62undle_version\x18\x04 \x01(\t\x12*\n\tfreshness\x18\x05 \x01(\x0b\x32\x17.gemstream.v1.Freshness\x12(\n\x08segments\x18\x06 \x01(\x0b\x32\x16.gemstream.v1.Segments\x12+\n\x08\x64\x65graded\x18\x07 \x03(\x0e\x32\x19.gemstream.v1.Degradation\x12\x12\n\nrequest_id\x18\x08 \x01(\t\x12\x17\n\x0fnext_page_token\x18\t \x01(\t\x12\x42\n\ntimings_ms\x18\n \x03(\x0b\x32..gemstream.v1.RecommendResponse.TimingsMsEntry\x1a\x30\n\x0eTimingsMsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x01:\x02\x38\x01\"\x9b\x01\n\x0fRecommendedItem\x12 \n\x04item\x18\x01 \x01(\x0b\x32\x12.gemstream.v1.Item\x12\r\n\x05score\x18\x02 \x01(\x01\x12\x0b\n\x03sid\x18\x03 \x03(\r\x12$\n\x06source\x18\x04 \x01(\x0e\x32\x14.gemstream.v1.Source\x12$\n\x06reason\x18\x05 \x01(\x0b\x32\x14.gemstream.v1.Reason\"N\n\tFreshness\x12\x1c\n\x14newest_event_time_ms\x18\x01 \x01(\x03\x12\x13\n\x0bsummary_lag\x18\x02 \x01(\x04\x12\x0e\n\x06\x61ge_ms\x18\x03 \x01(\x03\"?\n\x08Segments\x12\x0e\n\x06recent\x18\x01 \x01(\x04\x12\x10\n\x08mid_term\x18\x02 \x01(\x04\x12\x11\n\tlifecycle\x18\x03 \x01(\x04\"i\n\x06Reason\x12*\n\x06shares\x18\x01 \x01(\x0b\x32\x1a.gemstream.v1.StreamShares\x12\x33\n\x08\x61ttended\x18\x02 \x03(\x0b\x32!.gemstream.v1.AttendedInteraction\"T\n\x0cStreamShares\x12\x0e\n\x06recent\x18\x01 \x01(\x02\x12\x10\n\x08mid_term\x18\x02 \x01(\x02\x12\x11\n\tlifecycle\x18\x03 \x01(\x02\x12\x0f\n\x07repeats\x18\x04 \x01(\x02\"a\n\x13\x41ttendedInteraction\x12 \n\x04item\x18\x01 \x01(\x0b\x32\x12.gemstream.v1.Item\x12\x15\n\revent_time_ms\x18\x02 \x01(\x03\x12\x11\n\tattention\x18\x03 \x01(\x02\"I\n\x15RecommendBatchRequest\x12\x30\n\x08requests\x18\x01 \x03(\x0b\x32\x1e.gemstream.v1.RecommendRequest\"L\n\x16RecommendBatchResponse\x12\x32\n\x07\x65ntries\x18\x01 \x03(\x0b\x32!.gemstream.v1.RecommendBatchEntry\"\x80\x01\n\x13RecommendBatchEntry\x12\x12\n\nrequest_id\x18\x01 \x01(\t\x12\"\n\x06status\x18\x02 \x01(\x0b\x32\x12.google.rpc.Status\x12\x31\n\x08response\x18\x03 \x01(\x0b\x32\x1f.gemstream.v1.RecommendResponse*^\n\x06Source\x12\x16\n\x12SOURCE_UNSPECIFIED\x10\x00\x12\x13\n\x0fSOURCE_PERSONAL\x10\x01\x12\x12\n\x0eSOURCE_POPULAR\x10\x02\x12\x13\n\x0fSOURCE_TRENDING\x10\x03*\xcc\x01\n\x0b\x44\x65gradation\x12\x1b\n\x17\x44\x45GRADATION_UNSPECIFIED\x10\x00\x12!\n\x1d\x44\x45GRADATION_STATE_UNAVAILABLE\x10\x01\x12\x1f\n\x1b\x44\x45GRADATION_SUMMARY_MISSING\x10\x02\x12\x1e\n\x1a\x44\x45GRADATION_SUMMARY_BEHIND\x10\x03\x12\x1b\n\x17\x44\x45GRADATION_STATE_STALE\x10\x04\x12\x1f\n\x1b\x44\x45GRADATION_SEEN_INCOMPLETE\x10\x05\x32\xbf\x01\n\x12RecommenderService\x12L\n\tRecommend\x12\x1e.gemstream.v1.RecommendRequest\x1a\x1f.gemstream.v1.RecommendResponse\x12[\n\x0eRecommendBatch\x12#.gemstream.v1.RecommendBatchRequest\x1a$.gemstream.v1.RecommendBatchResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -37,36 +37,36 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_RECOMMENDREQUEST_CONTEXTENTRY']._serialized_options = b'8\001'
   _globals['_RECOMMENDRESPONSE_TIMINGSMSENTRY']._loaded_options = None
   _globals['_RECOMMENDRESPONSE_TIMINGSMSENTRY']._serialized_options = b'8\001'
-  _globals['_SOURCE']._serialized_start=1823
-  _globals['_SOURCE']._serialized_end=1917
-  _globals['_DEGRADATION']._serialized_start=1920
-  _globals['_DEGRADATION']._serialized_end=2124
+  _globals['_SOURCE']._serialized_start=1840
+  _globals['_SOURCE']._serialized_end=1934
+  _globals['_DEGRADATION']._serialized_start=1937
+  _globals['_DEGRADATION']._serialized_end=2141
   _globals['_RECOMMENDREQUEST']._serialized_start=87
-  _globals['_RECOMMENDREQUEST']._serialized_end=495
-  _globals['_RECOMMENDREQUEST_CONTEXTENTRY']._serialized_start=449
-  _globals['_RECOMMENDREQUEST_CONTEXTENTRY']._serialized_end=495
-  _globals['_RECOMMENDRESPONSE']._serialized_start=498
-  _globals['_RECOMMENDRESPONSE']._serialized_end=942
-  _globals['_RECOMMENDRESPONSE_TIMINGSMSENTRY']._serialized_start=894
-  _globals['_RECOMMENDRESPONSE_TIMINGSMSENTRY']._serialized_end=942
-  _globals['_RECOMMENDEDITEM']._serialized_start=945
-  _globals['_RECOMMENDEDITEM']._serialized_end=1100
-  _globals['_FRESHNESS']._serialized_start=1102
-  _globals['_FRESHNESS']._serialized_end=1180
-  _globals['_SEGMENTS']._serialized_start=1182
-  _globals['_SEGMENTS']._serialized_end=1245
-  _globals['_REASON']._serialized_start=1247
-  _globals['_REASON']._serialized_end=1352
-  _globals['_STREAMSHARES']._serialized_start=1354
-  _globals['_STREAMSHARES']._serialized_end=1438
-  _globals['_ATTENDEDINTERACTION']._serialized_start=1440
-  _globals['_ATTENDEDINTERACTION']._serialized_end=1537
-  _globals['_RECOMMENDBATCHREQUEST']._serialized_start=1539
-  _globals['_RECOMMENDBATCHREQUEST']._serialized_end=1612
-  _globals['_RECOMMENDBATCHRESPONSE']._serialized_start=1614
-  _globals['_RECOMMENDBATCHRESPONSE']._serialized_end=1690
-  _globals['_RECOMMENDBATCHENTRY']._serialized_start=1693
-  _globals['_RECOMMENDBATCHENTRY']._serialized_end=1821
-  _globals['_RECOMMENDERSERVICE']._serialized_start=2127
-  _globals['_RECOMMENDERSERVICE']._serialized_end=2318
+  _globals['_RECOMMENDREQUEST']._serialized_end=512
+  _globals['_RECOMMENDREQUEST_CONTEXTENTRY']._serialized_start=466
+  _globals['_RECOMMENDREQUEST_CONTEXTENTRY']._serialized_end=512
+  _globals['_RECOMMENDRESPONSE']._serialized_start=515
+  _globals['_RECOMMENDRESPONSE']._serialized_end=959
+  _globals['_RECOMMENDRESPONSE_TIMINGSMSENTRY']._serialized_start=911
+  _globals['_RECOMMENDRESPONSE_TIMINGSMSENTRY']._serialized_end=959
+  _globals['_RECOMMENDEDITEM']._serialized_start=962
+  _globals['_RECOMMENDEDITEM']._serialized_end=1117
+  _globals['_FRESHNESS']._serialized_start=1119
+  _globals['_FRESHNESS']._serialized_end=1197
+  _globals['_SEGMENTS']._serialized_start=1199
+  _globals['_SEGMENTS']._serialized_end=1262
+  _globals['_REASON']._serialized_start=1264
+  _globals['_REASON']._serialized_end=1369
+  _globals['_STREAMSHARES']._serialized_start=1371
+  _globals['_STREAMSHARES']._serialized_end=1455
+  _globals['_ATTENDEDINTERACTION']._serialized_start=1457
+  _globals['_ATTENDEDINTERACTION']._serialized_end=1554
+  _globals['_RECOMMENDBATCHREQUEST']._serialized_start=1556
+  _globals['_RECOMMENDBATCHREQUEST']._serialized_end=1629
+  _globals['_RECOMMENDBATCHRESPONSE']._serialized_start=1631
+  _globals['_RECOMMENDBATCHRESPONSE']._serialized_end=1707
+  _globals['_RECOMMENDBATCHENTRY']._serialized_start=1710
+  _globals['_RECOMMENDBATCHENTRY']._serialized_end=1838
+  _globals['_RECOMMENDERSERVICE']._serialized_start=2144
+  _globals['_RECOMMENDERSERVICE']._serialized_end=2335
 # @@protoc_insertion_point(module_scope)

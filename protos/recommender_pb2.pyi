@@ -36,7 +36,7 @@ DEGRADATION_STATE_STALE: Degradation
 DEGRADATION_SEEN_INCOMPLETE: Degradation
 
 class RecommendRequest(_message.Message):
-    __slots__ = ("user_id", "k", "exclude_item_ids", "beam_width", "exclude_seen", "allow_tags", "deny_tags", "allow_author_ids", "deny_author_ids", "no_repeats", "explain", "page_token", "request_id", "surface", "context")
+    __slots__ = ("user_id", "k", "exclude_item_ids", "beam_width", "exclude_seen", "allow_tags", "deny_tags", "allow_author_ids", "deny_author_ids", "no_repeats", "explain", "page_token", "request_id", "surface", "context", "time_ms")
     class ContextEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -59,6 +59,7 @@ class RecommendRequest(_message.Message):
     REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
     SURFACE_FIELD_NUMBER: _ClassVar[int]
     CONTEXT_FIELD_NUMBER: _ClassVar[int]
+    TIME_MS_FIELD_NUMBER: _ClassVar[int]
     user_id: str
     k: int
     exclude_item_ids: _containers.RepeatedScalarFieldContainer[int]
@@ -74,7 +75,8 @@ class RecommendRequest(_message.Message):
     request_id: str
     surface: str
     context: _containers.ScalarMap[str, str]
-    def __init__(self, user_id: _Optional[str] = ..., k: _Optional[int] = ..., exclude_item_ids: _Optional[_Iterable[int]] = ..., beam_width: _Optional[int] = ..., exclude_seen: _Optional[bool] = ..., allow_tags: _Optional[_Iterable[int]] = ..., deny_tags: _Optional[_Iterable[int]] = ..., allow_author_ids: _Optional[_Iterable[int]] = ..., deny_author_ids: _Optional[_Iterable[int]] = ..., no_repeats: _Optional[bool] = ..., explain: _Optional[bool] = ..., page_token: _Optional[str] = ..., request_id: _Optional[str] = ..., surface: _Optional[str] = ..., context: _Optional[_Mapping[str, str]] = ...) -> None: ...
+    time_ms: int
+    def __init__(self, user_id: _Optional[str] = ..., k: _Optional[int] = ..., exclude_item_ids: _Optional[_Iterable[int]] = ..., beam_width: _Optional[int] = ..., exclude_seen: _Optional[bool] = ..., allow_tags: _Optional[_Iterable[int]] = ..., deny_tags: _Optional[_Iterable[int]] = ..., allow_author_ids: _Optional[_Iterable[int]] = ..., deny_author_ids: _Optional[_Iterable[int]] = ..., no_repeats: _Optional[bool] = ..., explain: _Optional[bool] = ..., page_token: _Optional[str] = ..., request_id: _Optional[str] = ..., surface: _Optional[str] = ..., context: _Optional[_Mapping[str, str]] = ..., time_ms: _Optional[int] = ...) -> None: ...
 
 class RecommendResponse(_message.Message):
     __slots__ = ("items", "source", "state_version", "bundle_version", "freshness", "segments", "degraded", "request_id", "next_page_token", "timings_ms")

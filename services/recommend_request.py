@@ -1,5 +1,6 @@
 """What a RecommendRequest may hold, and the query that it means."""
 
+import time
 import uuid
 from collections.abc import Sized
 
@@ -7,7 +8,7 @@ from model.query import ItemFilter, Query
 from protos.recommender_pb2 import RecommendBatchRequest, RecommendRequest
 from services.errors import InvalidRequest
 from services.page_token import ItemIds
-from state.interaction import check_user_id
+from state.interaction import check_event_time, check_user_id
 
 DEFAULT_K = 10
 MAX_K = 500
@@ -47,6 +48,8 @@ def check_request(request: RecommendRequest) -> None:
         raise InvalidRequest(
             f"beam_width is {request.beam_width}; it must be 1 to {MAX_BEAM_WIDTH}, or 0 for the server's"
         )
+    if request.time_ms:
+        check_event_time(request.time_ms, "time_ms")
     _check_length("exclude_item_ids", request.exclude_item_ids, MAX_EXCLUDED)
     for name in ("allow_tags", "deny_tags", "allow_author_ids", "deny_author_ids"):
         _check_length(name, getattr(request, name), MAX_LISTED)
@@ -84,6 +87,7 @@ def query_of(request: RecommendRequest, shown: ItemIds) -> Query:
             deny_authors=frozenset(request.deny_author_ids),
         ),
         repeats=not request.no_repeats,
+        time_ms=request.time_ms or time.time_ns() // 1_000_000,
     )
 
 

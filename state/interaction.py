@@ -133,8 +133,8 @@ def check_item_id(item_id: int) -> None:
         raise InvalidInteraction("item_id is 0 or missing; every interaction names an item")
 
 
-def check_event_time(event_time_ms: int) -> None:
-    """Raises InvalidInteraction for a time that cannot be milliseconds since the epoch."""
+def check_event_time(event_time_ms: int, name: str = "event_time_ms") -> None:
+    """Raises InvalidInteraction for a time, as it is named, that cannot be milliseconds since the epoch."""
     if MIN_EVENT_TIME_MS <= event_time_ms < MAX_EVENT_TIME_MS:
         return
     hint = ""
@@ -145,6 +145,6 @@ def check_event_time(event_time_ms: int) -> None:
     elif MIN_EVENT_TIME_MS <= event_time_ms // 1_000_000 < MAX_EVENT_TIME_MS:
         hint = "; it looks like nanoseconds"
     raise InvalidInteraction(
-        f"event_time_ms is {event_time_ms}; milliseconds from 2000-01-01 to 2100-01-01 "
+        f"{name} is {event_time_ms}; milliseconds from 2000-01-01 to 2100-01-01 "
         f"({MIN_EVENT_TIME_MS} to {MAX_EVENT_TIME_MS}) are accepted{hint}"
     )

@@ -1,7 +1,8 @@
 """What a history says of each of its items, as sums over event time: they roll, merge and are rebuilt exactly.
 
 A decayed count is kept as of its item's last interaction: c(t) = c(last) 2^-((t - last) / half-life). A visit is a run
-of interactions with no more than VISIT_GAP_MS between neighbours: a basket, a session, the replays of one clip.
+of interactions with no more than VISIT_GAP_MS between neighbours: a basket, a session, the replays of one clip. Phases
+say at which hours of the day and of the week interactions lie: the mean direction of their times on circles of some periods.
 
 A DISLIKE is no interaction here: it is counted nowhere, and names its item as disliked until the item comes again.
 """
@@ -17,6 +18,11 @@ from state.interaction import Rows, are_dislikes
 DAY_MS = 86_400_000
 HALF_LIVES_DAYS = (7, 21, 56, 168)
 VISIT_GAP_MS = 3_600_000
+PERIODS_MS = (DAY_MS, DAY_MS // 2, DAY_MS // 3, 7 * DAY_MS, 7 * DAY_MS // 2)
+SLOT_MS = 900_000
+"""Phases know times no finer; it divides all periods."""
+PHASE_UNIT = 128
+"""The radius of the circles: sums of whole numbers are exact in any order."""
 
 STATISTICS = np.dtype(
     [
@@ -27,6 +33,7 @@ STATISTICS = np.dtype(
         ("visits", "<u4"),
         ("last_visit", "<u4"),  # number, from 1, of the history's visit in which the item came last
         ("decayed", "<f8", (len(HALF_LIVES_DAYS),)),  # counts as of last_time_ms, one per half-life
+        ("phases", "<i4", (2 * len(PERIODS_MS),)),  # sum of `phases_at` over the interactions
     ]
 )
 
@@ -40,6 +47,9 @@ Dislikes: TypeAlias = npt.NDArray[np.void]
 
 _HALF_LIVES_MS = np.array(HALF_LIVES_DAYS, np.float64) * DAY_MS
 _WHOLE_HISTORY = np.uint64(0)
+_SLOTS_OF_WEEK = np.arange(0, 7 * DAY_MS, SLOT_MS)
+_ANGLES = 2 * np.pi * _SLOTS_OF_WEEK[:, None] / np.array(PERIODS_MS)
+_PHASES = np.rint(PHASE_UNIT * np.concatenate([np.cos(_ANGLES), np.sin(_ANGLES)], 1)).astype("<i4")
 
 
 @dataclass(frozen=True)
@@ -52,6 +62,12 @@ class ItemStatistics:
     """One per distinct item, ids ascending."""
     disliked: Dislikes
     """One per item whose newest interaction is a DISLIKE, with its time, ids ascending; at one time, the DISLIKE is newer."""
+
+
+def phases_at(times_ms: npt.NDArray[np.int64]) -> npt.NDArray[np.int32]:
+    """[N, 2 P]: where times lie on the circle of each period, in PHASE_UNIT; all cosines, then all sines."""
+    slots = times_ms // SLOT_MS % len(_PHASES)
+    return np.asarray(_PHASES[slots])
 
 
 def empty_statistics() -> ItemStatistics:
@@ -114,6 +130,7 @@ def _grouped(
     records["visits"] = np.add.reduceat(new_visit.astype(np.uint32), starts)
     records["last_visit"] = visit[last]
     records["decayed"] = np.add.reduceat(np.exp2(-age_ms[:, None] / _HALF_LIVES_MS), starts)
+    records["phases"] = np.add.reduceat(phases_at(times), starts)
     return records
 
 
@@ -164,6 +181,7 @@ def _merged_pairs(older: Records, newer: Records) -> Records:
     merged["visits"] += older["visits"] - joined.astype(np.uint32)
     merged["last_visit"] = np.maximum(older["last_visit"], newer["last_visit"])
     merged["decayed"] = decayed_counts(older, last) + decayed_counts(newer, last)
+    merged["phases"] += older["phases"]
     return merged
 
 

@@ -1,14 +1,15 @@
 """Bytes of a history's item statistics.
 
 offset  size  field
-0       1     format version, 1 or 2: half-lives of 7, 21, 56 and 168 days, visits an hour apart
+0       1     format version, 1 to 4: half-lives of 7, 21, 56 and 168 days, visits an hour apart; from 3 on phases with
+              periods of 24, 12, 8, 168 and 84 hours, in 128ths
 1       4     number of records, little-endian: 0, or 1 (the history as a whole) + the distinct items
 5       4     CRC-32 of bytes 0..4 and of the payload
 9       n     payload: one zstd frame of the columns in the order of STATISTICS, each a little-endian array: item ids
               and last times as differences to the one before, first times as distances from the last time
 
-Version 2 has behind these columns those of DISLIKES, ids and times as differences to the one before. It is written where
-something is disliked; without, the bytes are those of version 1, which earlier releases read.
+Even versions have behind these columns those of DISLIKES, ids and times as differences to the one before: 4 is written
+where something is disliked, 3 elsewhere. 1 and 2 had no phases; they are read as if these were 0.
 """
 
 import struct
@@ -21,7 +22,8 @@ from state.errors import CorruptValue, UnknownFormat
 from state.interaction import Rows
 from state.item_statistics import DISLIKES, STATISTICS, Dislikes, ItemStatistics, Records
 
-_WITHOUT_DISLIKES, FORMAT_VERSION = 1, 2
+_WITHOUT_DISLIKES, FORMAT_VERSION = 3, 4
+_OLDEST, _FIRST_WITH_PHASES = 1, 3
 _HEADER = struct.Struct("<BII")
 _CHECKED = 5  # header bytes covered by the checksum
 _ZSTD_LEVEL = 3
@@ -42,6 +44,7 @@ def encode_statistics(statistics: ItemStatistics) -> bytes:
     columns["first_time_ms"] = records["last_time_ms"] - records["first_time_ms"]
     columns["last_time_ms"] = np.diff(records["last_time_ms"], prepend=np.int64(0))
     columns["decayed"] = records["decayed"].T
+    columns["phases"] = records["phases"].T
     disliked = statistics.disliked
     columns["disliked"] = np.diff(disliked["item_id"], prepend=np.uint64(0))
     columns["disliked_ms"] = np.diff(disliked["time_ms"], prepend=np.int64(0))
@@ -62,7 +65,7 @@ def decode_statistics(data: bytes) -> ItemStatistics:
             f"item statistics have {len(data)} bytes; at least {_HEADER.size} are needed"
         )
     version, count, checksum = _HEADER.unpack_from(data)
-    if version not in (_WITHOUT_DISLIKES, FORMAT_VERSION):
+    if not _OLDEST <= version <= FORMAT_VERSION:
         raise UnknownFormat(
             f"item statistics have format version {version}; this release reads versions up to {FORMAT_VERSION}"
         )
@@ -72,8 +75,8 @@ def decode_statistics(data: bytes) -> ItemStatistics:
             f"statistics of {count} items fail their checksum; restore the store from a checkpoint"
         )
     columns = bytes(cramjam.zstd.decompress(payload))
-    records = _records(columns, count)
-    disliked = _dislikes(columns[count * STATISTICS.itemsize :])
+    records, read = _records(columns, count, phases=version >= _FIRST_WITH_PHASES)
+    disliked = _dislikes(columns[read:])
     return ItemStatistics(records[:1], records[1:], disliked)
 
 
@@ -85,10 +88,13 @@ def _dislikes(columns: bytes) -> Dislikes:
     return disliked
 
 
-def _records(columns: bytes, count: int) -> Records:
+def _records(columns: bytes, count: int, *, phases: bool) -> tuple[Records, int]:
+    """And of how many bytes."""
     records: Rows = np.zeros(count, STATISTICS)
     start = 0
     for name in STATISTICS.names or ():
+        if name == "phases" and not phases:
+            continue
         base, shape = STATISTICS[name].base, STATISTICS[name].shape
         num_values = count * int(np.prod(shape))
         column = np.frombuffer(columns, base, num_values, start)
@@ -97,4 +103,4 @@ def _records(columns: bytes, count: int) -> Records:
     records["item_id"] = np.cumsum(records["item_id"])
     records["last_time_ms"] = np.cumsum(records["last_time_ms"])
     records["first_time_ms"] = records["last_time_ms"] - records["first_time_ms"]
-    return records
+    return records, start

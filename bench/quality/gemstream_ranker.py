@@ -54,6 +54,8 @@ class Gemstream:
 
     def config(self, task: Task) -> TrainConfig:
         """The settings for a task, but for what the task and the budget say."""
+        if task.asks_for_baskets:
+            return replace(self._config, target_window=1)  # the next basket alone
         return self._config
 
     def fit(self, task: Task, budget: Budget) -> None:

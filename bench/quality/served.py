@@ -100,8 +100,8 @@ def serve(bundle: Bundle, histories: Histories, cuts: Index, engine: str) -> lis
     """
     with deployment(settings(bundle.history, *ENGINES[engine]), bundle.path, console) as where:
         replay(where, history_log(histories, cuts), console)
-        users = histories.users[cuts]
-        return [_ask(where, name_of(user)) for user in track(users, engine, console=console)]
+        asked = list(zip(histories.users[cuts], histories.rows["event_time_ms"][cuts], strict=True))
+        return [_ask(where, *each) for each in track(asked, engine, console=console)]
 
 
 def settings(history: HistoryConfig, engine: str, precision: str) -> str:
@@ -131,8 +131,9 @@ def history_log(histories: Histories, cuts: Index) -> EventLog:
     return make_event_log(names, {name: histories.rows[name][places] for name in _GIVEN})
 
 
-def _ask(where: Deployment, user: str) -> Ranking:
-    request = RecommendRequest(user_id=user, k=K, beam_width=BEAM_WIDTH)
+def _ask(where: Deployment, number: int, time_ms: int) -> Ranking:
+    user = name_of(number)
+    request = RecommendRequest(user_id=user, k=K, beam_width=BEAM_WIDTH, time_ms=int(time_ms))
     reply = clients.recommend(Target(where.recommender), request, TIMEOUT_S)
     if reply.degraded or any(entry.source != SOURCE_PERSONAL for entry in reply.items):
         missing = ", ".join(map(Degradation.Name, reply.degraded)) or "not all items are personal"

@@ -61,6 +61,11 @@ class Task:
     strata: Mapping[str, npt.NDArray[np.bool_]] = field(default_factory=dict)
     """Kinds of cuts that figures are told of one by one: per interaction, whether a cut there is of the kind."""
 
+    @property
+    def asks_for_baskets(self) -> bool:
+        """Whether a typical cut has several targets."""
+        return float(np.median(self.histories.basket_size[self.validation_cuts])) > 1
+
     def lengths(self, cuts: Index) -> Index:
         """Interactions before each cut."""
         return cuts - self.histories.user_start[cuts]

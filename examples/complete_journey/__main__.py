@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Collection
 from pathlib import Path
 
 import numpy as np
@@ -14,6 +15,7 @@ from rich.console import Console
 from examples.complete_journey.dataset import Dataset, prepare_dataset
 from examples.complete_journey.household import (
     NUM_SHOWN,
+    Purchases,
     compare,
     describe_household,
     recommend,
@@ -92,7 +94,7 @@ def _stream_and_show(where: Deployment, dataset: Dataset, household: str | None)
     console.rule("4. Weeks 1 to 44 through Kafka: the history")
     history = read_event_log(dataset.history)
     replay(where, history, console)
-    bought_next = _items_by_household(read_event_log(dataset.future))
+    bought_next = _purchases_by_household(read_event_log(dataset.future))
     household = household or _longest(history, bought_next)
     before = describe_household(where, household)
 
@@ -102,11 +104,12 @@ def _stream_and_show(where: Deployment, dataset: Dataset, household: str | None)
 
     console.rule(f"6. Household {household}")
     show_segments(console, {"after week 44": before, "after week 51": after})
-    next_items = bought_next.get(household, set())
+    next_ones = bought_next.get(household, Purchases(frozenset(), 0))
     console.print(
-        f"Recommended after week 51 (in weeks 52 and 53 it bought {len(next_items)} products):"
+        f"Recommended after week 51 (in weeks 52 and 53 it bought {len(next_ones.items)} products):"
     )
-    show_recommendations(console, recommend(where, household), next_items)
+    reply = recommend(where, household, next_ones.first_time_ms)
+    show_recommendations(console, reply, next_ones.items)
 
     console.rule(f"7. {NUM_COMPARED} households")
     with console.status("asking for recommendations"):
@@ -117,17 +120,18 @@ def _stream_and_show(where: Deployment, dataset: Dataset, household: str | None)
     )
 
 
-def _items_by_household(future: EventLog) -> dict[str, set[int]]:
-    """Distinct items of every household that bought enough to compare with."""
-    items: dict[str, set[int]] = {}
-    for user, item in zip(future.user_index.tolist(), future.rows["item_id"].tolist(), strict=True):
-        items.setdefault(future.user_ids[user], set()).add(item)
-    return {
-        household: bought for household, bought in items.items() if len(bought) >= MIN_NEXT_ITEMS
-    }
+def _purchases_by_household(future: EventLog) -> dict[str, Purchases]:
+    """Of every household that bought enough distinct items to compare with."""
+    found = {}
+    for user, household in enumerate(future.user_ids):
+        rows = future.rows[future.user_index == user]
+        items = frozenset(rows["item_id"].tolist())
+        if len(items) >= MIN_NEXT_ITEMS:
+            found[household] = Purchases(items, int(rows["event_time_ms"].min()))
+    return found
 
 
-def _longest(history: EventLog, among: dict[str, set[int]]) -> str:
+def _longest(history: EventLog, among: Collection[str]) -> str:
     counts = np.bincount(history.user_index).tolist()
     lengths = dict(zip(history.user_ids, counts, strict=True))
     return max(among, key=lambda household: lengths.get(household, 0))

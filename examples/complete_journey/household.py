@@ -19,9 +19,17 @@ TIMEOUT_S = 30.0
 NUM_SHOWN = 20
 
 
-def recommend(where: Deployment, household: str, k: int = NUM_SHOWN) -> RecommendResponse:
-    """K items for a household."""
-    request = RecommendRequest(user_id=household, k=k)
+@dataclass(frozen=True)
+class Purchases:
+    """What a household bought in some weeks."""
+
+    items: AbstractSet[int]
+    first_time_ms: int
+
+
+def recommend(where: Deployment, household: str, time_ms: int = 0) -> RecommendResponse:
+    """For a household, as of a time: purchases are of 2017."""
+    request = RecommendRequest(user_id=household, k=NUM_SHOWN, time_ms=time_ms)
     return clients.recommend(Target(where.recommender), request, TIMEOUT_S)
 
 
@@ -79,15 +87,15 @@ class Comparison:
     popular: float
 
 
-def compare(where: Deployment, bought_next: dict[str, set[int]]) -> Comparison:
+def compare(where: Deployment, bought_next: dict[str, Purchases]) -> Comparison:
     """Recall of the recommendations, against popular items for everybody."""
     popular = recommend(where, "a household that does not exist")
     popular_items = {entry.item.item_id for entry in popular.items}
     personal, common = 0.0, 0.0
-    for household, items in bought_next.items():
-        reply = recommend(where, household)
-        found = items & {entry.item.item_id for entry in reply.items}
-        personal += len(found) / len(items)
-        common += len(items & popular_items) / len(items)
+    for household, bought in bought_next.items():
+        reply = recommend(where, household, bought.first_time_ms)
+        found = bought.items & {entry.item.item_id for entry in reply.items}
+        personal += len(found) / len(bought.items)
+        common += len(bought.items & popular_items) / len(bought.items)
     count = len(bought_next)
     return Comparison(count, personal / count, common / count)

@@ -150,16 +150,16 @@ class BatchBuilder:
 
     def repeats(self, cuts: Index) -> tuple[RepeatCandidates, Tensor]:
         """What the whole histories before `cuts` hold, bounded at the lifecycle boundary as in serving; their weights."""
-        network = self._network
+        network, times_ms = self._network, self.histories.rows["event_time_ms"][cuts]
         candidates = repeat_candidates(
             [self._statistics(int(cut)) for cut in cuts],
             self.catalogue,
             network.features,
             network.repeats.max_candidates,
             network.repeats.max_popular_candidates,
+            times_ms.tolist(),
         )
         if self.popularity is not None:
-            times_ms = self.histories.rows["event_time_ms"][cuts]
             counts = self.popularity.at(candidates.first_rows, times_ms)
             candidates = replace(candidates, popularity=counts)
         return candidates, self._repeat_weights(cuts, candidates)

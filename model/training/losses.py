@@ -112,5 +112,9 @@ def next_token_loss(
 
 def repeat_loss(shares_BN: Tensor, weights_BN: Tensor) -> Tensor:
     """Listwise: -log P_repeat of the next basket's candidates by what each is worth; ranks them whatever the gate."""
-    log_shares_BN = shares_BN.clamp(min=1e-30).log()
+    return listwise_loss(shares_BN.clamp(min=1e-30).log(), weights_BN)
+
+
+def listwise_loss(log_shares_BN: Tensor, weights_BN: Tensor) -> Tensor:
+    """The same, of logarithms."""
     return -(log_shares_BN * weights_BN).sum() / len(weights_BN)

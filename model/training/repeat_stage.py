@@ -13,12 +13,13 @@ from torch import Tensor
 from model.network import Network
 from model.training.batches import BatchBuilder
 from model.training.budget import Budget
+from model.training.candidate_batches import CandidateBatch, CandidateBatches
 from model.training.config import TrainConfig
 from model.training.devices import peak_memory_bytes
 from model.training.divergence import check_step
 from model.training.draws import StepDraws
 from model.training.histories import Index
-from model.training.losses import repeat_loss
+from model.training.losses import listwise_loss
 from model.training.metrics import StepMetrics
 from model.training.run_progress import RunProgress
 from model.training.run_state import StageReport
@@ -55,7 +56,10 @@ class RepeatStage:
             lr=_SCORE_RATE,
             fused=True,
         )
-        self._draws = StepDraws(builder.histories, config.seed, _BATCH_SIZE)
+        draws = StepDraws(builder.histories, config.seed, _BATCH_SIZE)
+        self._batches = CandidateBatches(network, builder, draws, config.seed)
+        self._validation: list[CandidateBatch] = []
+        """Described once."""
         self._budget = self._own_budget()
         self._task: TaskID | None = None
         self._load(run.tensors)
@@ -89,11 +93,13 @@ class RepeatStage:
         self._run.tensors = {}
         return report
 
-    @torch.inference_mode()
+    @torch.no_grad()
     def validate(self, cuts: Index) -> float:
-        """Mean loss over the baskets at `cuts`."""
-        batches = [cuts[i : i + _BATCH_SIZE] for i in range(0, len(cuts), _BATCH_SIZE)]
-        totals = [float(self._loss(batch)) * len(batch) for batch in batches]
+        """Mean loss over the baskets at `cuts`, the same ones at each call."""
+        if not self._validation:
+            starts = range(0, len(cuts), _BATCH_SIZE)
+            self._validation = [self._batches.of_cuts(cuts[i : i + _BATCH_SIZE]) for i in starts]
+        totals = [float(self._loss(batch)) * len(batch.weights) for batch in self._validation]
         return sum(totals) / len(cuts)
 
     def _own_budget(self) -> Budget:
@@ -126,7 +132,7 @@ class RepeatStage:
         groups, started = self._optimiser.param_groups, time.perf_counter()
         for settings, first in zip(groups, (_SCORE_RATE, _ITEM_RATE), strict=True):
             settings["lr"] = first * rate
-        loss = self._loss(self._draws.cuts(self._budget.steps))
+        loss = self._loss(self._batches.of_step(self._budget.steps))
         loss.backward()  # type: ignore[no-untyped-call]
         norm = torch.nn.utils.get_total_norm(
             [p.grad for p in self._parameters if p.grad is not None]
@@ -142,11 +148,8 @@ class RepeatStage:
             tokens_per_s=round(_BATCH_SIZE / (time.perf_counter() - started), 1),
         )
 
-    def _loss(self, cuts: Index) -> Tensor:
-        candidates, weights = self._builder.repeats(cuts)
-        with torch.no_grad():  # the item table learns in the later stages
-            vectors_BNH = self._network.features.item_vectors(candidates.rows)
-        return repeat_loss(self._network.repeats.shares(candidates, vectors_BNH), weights)
+    def _loss(self, batch: CandidateBatch) -> Tensor:
+        return listwise_loss(batch.log_shares(self._network), batch.weights)
 
     def _show(self, done: float) -> None:
         state, progress = self._run.state.repeats, self._around.progress

@@ -1,5 +1,6 @@
 """`gemstream recommend`: ask an inference node."""
 
+from datetime import UTC, datetime
 from typing import Annotated
 
 import typer
@@ -58,6 +59,9 @@ def recommend(
     surface: Annotated[
         str, typer.Option(help="Where the items are shown, for logs and traces.")
     ] = "",
+    at: Annotated[
+        datetime | None, typer.Option(help="When the items are wanted, in UTC; default: now.")
+    ] = None,
     beam_width: Annotated[int, typer.Option(min=0, max=1000, help="0 = the server's default.")] = 0,
     config: ConfigOption = None,
     address: RecommenderAddressOption = None,
@@ -84,6 +88,7 @@ def recommend(
             page_token=page_token,
             surface=surface,
             beam_width=beam_width,
+            time_ms=int(at.replace(tzinfo=UTC).timestamp() * 1_000) if at else 0,
         )
         for user in users
     ]

@@ -26,7 +26,12 @@ def plain_statistics(bundle: Bundle, state: UserState) -> ItemStatistics:
 
 @torch.inference_mode()
 def plain_mixture(
-    bundle: Bundle, state: UserState, blocked: Mask | None = None, *, repeats: bool = True
+    bundle: Bundle,
+    state: UserState,
+    blocked: Mask | None = None,
+    *,
+    repeats: bool = True,
+    time_ms: int | None = None,
 ) -> RepeatMixture:
     network = bundle.network
     candidates = repeat_candidates(
@@ -35,6 +40,7 @@ def plain_mixture(
         network.config.features,
         network.config.repeats.max_candidates,
         network.config.repeats.max_popular_candidates,
+        None if time_ms is None else [time_ms],
     )
     bos = network.decode(whole_context(bundle, state), torch.zeros(1, 1, 0, dtype=torch.int64))
     evidence = network.repeat_evidence(candidates, bos[:, 0, 0])
@@ -72,7 +78,7 @@ def plain_beams(
 def plain_answer(bundle: Bundle, state: UserState, query: Query, width: int) -> dict[int, float]:
     """Item ids and scores of one search of that width, best first."""
     blocked = query.filter.blocked(bundle.catalogue)
-    mixture = plain_mixture(bundle, state, blocked, repeats=query.repeats)
+    mixture = plain_mixture(bundle, state, blocked, repeats=query.repeats, time_ms=query.time_ms)
     nodes = None
     if blocked is not None:
         sids = torch.from_numpy(bundle.catalogue.blocked_sids(blocked))

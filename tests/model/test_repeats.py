@@ -212,7 +212,8 @@ def test_leaving_out_what_was_had_is_ranked_as_it_is_served(
     for cut, best in zip(cuts.tolist(), ranked, strict=True):
         rows = histories.rows[histories.user_start[cut] : cut]
         without = ItemFilter(exclude_ids=np.unique(rows["item_id"]))
-        query = Query(k=len(bundle.catalogue), beam_width=1_000, filter=without)
+        asked_ms = int(histories.rows["event_time_ms"][cut])
+        query = Query(k=len(bundle.catalogue), beam_width=1_000, filter=without, time_ms=asked_ms)
         served = recommender.recommend(state_of(rows), query)
         assert bundle.catalogue.item_ids[best].tolist() == [one.item.item_id for one in served]
 
@@ -317,7 +318,13 @@ def test_the_tail_of_candidates_is_discounted(config: RepeatConfig, expected: li
     mixture = RepeatMixture(torch.tensor([-1.0]), torch.tensor([-0.5]), items, items, shares, had)
     favouring = mixture.favouring(config)
     torch.testing.assert_close(favouring.shares[0], torch.tensor(expected))
-    assert favouring.log_repeat is mixture.log_repeat
+    odds = mixture.log_repeat - mixture.log_generator + log(2)  # the generator counts half
+    torch.testing.assert_close(favouring.log_repeat - favouring.log_generator, odds)
+    torch.testing.assert_close(
+        favouring.log_repeat.exp() + favouring.log_generator.exp(), torch.ones(1)
+    )
+    as_learned = mixture.favouring(replace(config, generator_weight=1))
+    torch.testing.assert_close(as_learned.log_repeat, mixture.log_repeat)
     blocked = replace(mixture, shares=torch.zeros(1, 4)).favouring(config)
     assert float(blocked.shares.sum()) == 0
     lacked = replace(mixture, new=torch.ones(1, 4, dtype=torch.bool))

@@ -159,7 +159,10 @@ def test_repeats_are_those_of_serving(builder: BatchBuilder, bundle: Bundle) -> 
         meta = UserMeta(length=len(rows), lifecycle_boundary=boundary, tail_start=tail_start)
         state = UserState("someone", meta, rows[boundary:], summary)
         context, _ = Recommender(bundle).encode(split_state(state, HISTORY))
-        served = repeat_candidates([context.statistics], catalogue, SMALL.network.features, 512)
+        features, asked_ms = SMALL.network.features, [histories.rows["event_time_ms"][cut]]
+        served = repeat_candidates(
+            [context.statistics], catalogue, features, 512, times_ms=asked_ms
+        )
         real = candidates.real[row]
         assert torch.equal(candidates.items[row][real], served.items[0])
         torch.testing.assert_close(candidates.features[row][real], served.features[0])

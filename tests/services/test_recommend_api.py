@@ -57,9 +57,14 @@ async def test_every_filter_reaches_the_query() -> None:
                 deny_author_ids=[2**64 - 1],
                 no_repeats=True,
                 beam_width=7,
+                time_ms=START_MS,
             )
+            before_ms = time.time() * 1_000
             await recommend(address, user_id="ann")
     query, plain = recorder.queries
+    assert query.time_ms == START_MS
+    assert plain.time_ms is not None
+    assert before_ms - 1 <= plain.time_ms <= time.time() * 1_000
     chosen = query.filter
     assert (chosen.exclude, chosen.allow_tags, chosen.deny_tags) == ({2**64 - 1}, {1, 2}, {3})
     assert (chosen.allow_authors, chosen.deny_authors) == ({4}, {2**64 - 1})
@@ -220,6 +225,7 @@ async def test_a_request_is_logged_with_what_it_came_with(
         ({"request_id": "r" * 129}, "and has 129 characters"),
         ({"request_id": "a\nb"}, "request_id is 'a\\nb' and has 3 characters"),
         ({"page_token": "nonsense"}, "page_token"),
+        ({"time_ms": 1_700_000_000}, "time_ms is 1700000000; milliseconds from 2000-01-01"),
     ],
 )
 async def test_limits_are_named(fields: dict[str, Any], text: str) -> None:
