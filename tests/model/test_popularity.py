@@ -113,7 +113,6 @@ def test_scores_served_are_the_offline_ones_of_the_moment(
     lengths = histories.train_cuts - histories.user_start[histories.train_cuts]
     cuts = histories.train_cuts[(lengths > 8) & (lengths <= 16)][:5]
     recommender, differ = Recommender(bundle), 0
-    query = Query(k=len(bundle.catalogue), beam_width=1_000)
     at_end = list(rank_at(network, bundle.trie, builder, cuts, 1_000))
     log = builder.follow_popularity()
     live = list(rank_at(network, bundle.trie, builder, cuts, 1_000))
@@ -125,6 +124,7 @@ def test_scores_served_are_the_offline_ones_of_the_moment(
         for told, expected in ((False, ended), (True, now), (False, ended)):
             rows = torch.from_numpy(hash_buckets(ids, SMALL.network.features.item_buckets))
             time_ms = histories.rows["event_time_ms"][[cut]]
+            query = Query(k=len(ids), beam_width=1_000, time_ms=int(time_ms[0]))
             distinct, first = np.unique(rows.numpy(), return_index=True)
             counts = log.at(torch.from_numpy(distinct)[None], time_ms)[0].double().numpy()
             recommender.set_popularity(ids[first] if told else ids[:0], counts[: len(first) * told])

@@ -315,7 +315,8 @@ def test_the_listwise_loss_weighs_every_basket_alike() -> None:
 def test_the_tail_of_candidates_is_discounted(config: RepeatConfig, expected: list[float]) -> None:
     items, shares = torch.tensor([[3, 5, 7, -1]]), torch.tensor([[0.25, 0.6, 0.15, 0.0]])
     had = torch.zeros(1, 4, dtype=torch.bool)
-    mixture = RepeatMixture(torch.tensor([-1.0]), torch.tensor([-0.5]), items, items, shares, had)
+    gate = torch.tensor([0.4]).log(), torch.tensor([0.6]).log()
+    mixture = RepeatMixture(*gate, items, items, shares, had)
     favouring = mixture.favouring(config)
     torch.testing.assert_close(favouring.shares[0], torch.tensor(expected))
     odds = mixture.log_repeat - mixture.log_generator + log(2)  # the generator counts half

@@ -72,7 +72,7 @@ def test_a_run_takes_the_minutes_it_was_given(
     clock.costs(steps, "batch_losses", forward_s)
     clock.costs(steps, "encode_batch", forward_s)
     clock.costs(evaluate, "beam_search", recall_s)
-    clock.costs(repeat_stage, "repeat_loss", 0.5)
+    clock.costs(repeat_stage, "listwise_loss", 0.5)
     report = trained(event_log, tmp_path / "bundle")
     assert 0.9 * 600 < clock.now < 1.1 * 600
     assert all(stage["steps"] > 0 for stage in report["stages"])
@@ -83,7 +83,7 @@ def test_a_run_takes_the_minutes_it_was_given(
 
 def test_reading_the_log_counts(event_log: EventLog, tmp_path: Path, clock: Clock) -> None:
     clock.costs(steps, "batch_losses", 10.0)
-    clock.costs(repeat_stage, "repeat_loss", 0.5)
+    clock.costs(repeat_stage, "listwise_loss", 0.5)
     report = trained(event_log, tmp_path / "bundle", began_s=-400.0)
     assert clock.now < 1.1 * (600 - 400)
     assert report["seconds"] == clock.now + 400

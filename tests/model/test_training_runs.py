@@ -172,7 +172,7 @@ def test_repeats_that_diverge_say_how_to_do_without(
     event_log: EventLog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(
-        repeat_stage, "repeat_loss", lambda *_: torch.tensor(torch.nan).requires_grad_()
+        repeat_stage, "listwise_loss", lambda *_: torch.tensor(torch.nan).requires_grad_()
     )
     with pytest.raises(
         TrainingError, match="step 1 in stage 'repeats': repeat_loss is nan.*repeat_share = 0"
