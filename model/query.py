@@ -66,7 +66,7 @@ class Query:
     repeats: bool = True
     """Whether what the user had before may win by having been had; off, the generator and what is popular decide."""
     time_ms: int | None = None
-    """When it is asked, since the epoch: repeats go by the hour, and by how long the user was away. None: with the user's newest
+    """When it is asked, since the epoch: repeats go by the quarter of an hour, and by how long the user was away. None: with the user's newest
     interaction."""
 
     def __post_init__(self) -> None:

@@ -1,4 +1,4 @@
-"""What is said for repeats in users' contexts, kept with each context as long as catalogue, popularity and hour are the same."""
+"""What is said for repeats in users' contexts, kept with each context as long as catalogue, popularity and quarter of an hour are the same."""
 
 from dataclasses import replace
 from weakref import ref

@@ -51,7 +51,7 @@ class RepeatConfig:
     tail_weight: float = 0.03
     """Of all other candidates that the history holds; 1: as probable as they are."""
     generator_weight: float = 0.5
-    """Of the generator beside the candidates when items are ranked; 1: as the gate says, which learns what is likely, not what ranks."""
+    """Of the generator when items are ranked, where the history holds candidates; 1: as the gate says, which learns what is likely."""
     hidden_width: int = 64
     popularity_half_life_s: float = 259_200.0
     """Of the counts that say how popular an item is at the moment of a request; what trends must fade as fast."""
@@ -136,8 +136,9 @@ class RepeatMixture:
         )
 
     def favouring(self, config: RepeatConfig) -> "RepeatMixture":
-        """As items are ranked: the generator counts less, and what was had is discounted behind the most probable candidates."""
-        gate_B = self.log_repeat - self.log_generator - math.log(config.generator_weight)
+        """As items are ranked: the generator counts less beside what was had, which is discounted behind the most probable candidates."""
+        had_B = (~self.new & (self.shares > 0)).any(1)
+        gate_B = self.log_repeat - self.log_generator - math.log(config.generator_weight) * had_B
         log_generator, log_repeat = functional.logsigmoid(-gate_B), functional.logsigmoid(gate_B)
         weighed = replace(self, log_generator=log_generator, log_repeat=log_repeat)
         return weighed._without_tail(config)

@@ -1,15 +1,15 @@
 """Bytes of a history's item statistics.
 
 offset  size  field
-0       1     format version, 1 to 4: half-lives of 7, 21, 56 and 168 days, visits an hour apart; from 3 on phases with
-              periods of 24, 12, 8, 168 and 84 hours, in 128ths
+0       1     format version, 3 or 4: half-lives of 7, 21, 56 and 168 days, visits an hour apart, phases with periods of
+              24, 12, 8, 168 and 84 hours in 128ths
 1       4     number of records, little-endian: 0, or 1 (the history as a whole) + the distinct items
 5       4     CRC-32 of bytes 0..4 and of the payload
 9       n     payload: one zstd frame of the columns in the order of STATISTICS, each a little-endian array: item ids
               and last times as differences to the one before, first times as distances from the last time
 
-Even versions have behind these columns those of DISLIKES, ids and times as differences to the one before: 4 is written
-where something is disliked, 3 elsewhere. 1 and 2 had no phases; they are read as if these were 0.
+Version 4 has behind these columns those of DISLIKES, ids and times as differences to the one before. It is written where
+something is disliked. 1 and 2 had no phases: they are parts of summaries of bundles that this release does not load.
 """
 
 import struct
@@ -23,7 +23,6 @@ from state.interaction import Rows
 from state.item_statistics import DISLIKES, STATISTICS, Dislikes, ItemStatistics, Records
 
 _WITHOUT_DISLIKES, FORMAT_VERSION = 3, 4
-_OLDEST, _FIRST_WITH_PHASES = 1, 3
 _HEADER = struct.Struct("<BII")
 _CHECKED = 5  # header bytes covered by the checksum
 _ZSTD_LEVEL = 3
@@ -65,9 +64,9 @@ def decode_statistics(data: bytes) -> ItemStatistics:
             f"item statistics have {len(data)} bytes; at least {_HEADER.size} are needed"
         )
     version, count, checksum = _HEADER.unpack_from(data)
-    if not _OLDEST <= version <= FORMAT_VERSION:
+    if version not in (_WITHOUT_DISLIKES, FORMAT_VERSION):
         raise UnknownFormat(
-            f"item statistics have format version {version}; this release reads versions up to {FORMAT_VERSION}"
+            f"item statistics have format version {version}; this release reads {_WITHOUT_DISLIKES} and {FORMAT_VERSION}"
         )
     payload = data[_HEADER.size :]
     if zlib.crc32(payload, zlib.crc32(data[:_CHECKED])) != checksum:
@@ -75,8 +74,8 @@ def decode_statistics(data: bytes) -> ItemStatistics:
             f"statistics of {count} items fail their checksum; restore the store from a checkpoint"
         )
     columns = bytes(cramjam.zstd.decompress(payload))
-    records, read = _records(columns, count, phases=version >= _FIRST_WITH_PHASES)
-    disliked = _dislikes(columns[read:])
+    records = _records(columns, count)
+    disliked = _dislikes(columns[count * STATISTICS.itemsize :])
     return ItemStatistics(records[:1], records[1:], disliked)
 
 
@@ -88,13 +87,10 @@ def _dislikes(columns: bytes) -> Dislikes:
     return disliked
 
 
-def _records(columns: bytes, count: int, *, phases: bool) -> tuple[Records, int]:
-    """And of how many bytes."""
+def _records(columns: bytes, count: int) -> Records:
     records: Rows = np.zeros(count, STATISTICS)
     start = 0
     for name in STATISTICS.names or ():
-        if name == "phases" and not phases:
-            continue
         base, shape = STATISTICS[name].base, STATISTICS[name].shape
         num_values = count * int(np.prod(shape))
         column = np.frombuffer(columns, base, num_values, start)
@@ -103,4 +99,4 @@ def _records(columns: bytes, count: int, *, phases: bool) -> tuple[Records, int]
     records["item_id"] = np.cumsum(records["item_id"])
     records["last_time_ms"] = np.cumsum(records["last_time_ms"])
     records["first_time_ms"] = records["last_time_ms"] - records["first_time_ms"]
-    return records, start
+    return records

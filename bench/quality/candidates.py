@@ -8,7 +8,7 @@ import numpy.typing as npt
 from bench.quality.targets import places_of
 from bench.quality.task import Task
 from model.training.histories import Index
-from state.item_statistics import DAY_MS, HALF_LIVES_DAYS
+from state.item_statistics import DAY_MS, HALF_LIVES_DAYS, PERIODS_MS
 
 NUM_POPULAR = 60
 NUM_KEPT = 120
@@ -26,6 +26,8 @@ FEATURES = (
     "popularity_4_weeks",
     "history_length",
     "baskets",
+    *(f"fits_{period_ms // 3_600_000}_hours" for period_ms in PERIODS_MS),
+    "days_away",
 )
 _Floats = npt.NDArray[np.float32]
 
@@ -102,6 +104,9 @@ class CandidateTable:
             features[:, column] = np.bincount(pair, np.exp2(-age_days / half_life), num_pairs)
         column = len(HALF_LIVES_DAYS)
         features[:, column] = np.bincount(pair, minlength=num_pairs)
+        for place, period_ms in enumerate(PERIODS_MS, FEATURES.index("fits_24_hours")):
+            cosines = np.cos(2 * np.pi * (now - times) / period_ms)
+            features[:, place] = np.bincount(pair, cosines, num_pairs) / (features[:, column] + 1)
         first = self._first_in_basket[positions]
         baskets = np.bincount(pair[first], minlength=num_pairs)
         last, oldest = np.full(num_pairs, np.nan), np.full(num_pairs, np.nan)
@@ -126,6 +131,8 @@ class CandidateTable:
         features[:, column + 6] = self._popularity[item]
         features[:, column + 7] = (cuts - starts)[row]
         features[:, column + 8] = baskets[row]
+        last = np.where(cuts > starts, self._times[cuts - 1], self._times[cuts])
+        features[:, FEATURES.index("days_away")] = ((self._times[cuts] - last) / DAY_MS)[row]
 
 
 def _promising(row: Index, features: _Floats) -> Index:

@@ -31,12 +31,17 @@ FULL_SCALE: Changes = {
     "network.num_blocks": 4,
     "network.recent_layers": 4,
     "network.mid_term.num_layers": 2,
-    "batch_size": 256,
     "lifecycle_sample": 1024,
-    "evaluation_users": 2048,
+    "learning_rate": 1e-3,
 }
-"""For a GPU, or for hours: what differs from a ranker's own settings."""
+_FULL_BATCH_FACTOR = 8
 _OF_STAGE = ("name", "steps", "validation_loss", "kept_attention_mass", "ended")
+
+
+def at_full_scale(config: TrainConfig) -> TrainConfig:
+    """The same for a GPU, or for hours."""
+    batch_size = _FULL_BATCH_FACTOR * config.batch_size
+    return with_changes(config, {**FULL_SCALE, "batch_size": batch_size})
 
 
 class Gemstream:
@@ -45,24 +50,25 @@ class Gemstream:
     def __init__(
         self, name: str = "gemstream", config: TrainConfig | None = None, beam_width: int = 64
     ) -> None:
-        """`config`: history, minutes, seed and number of threads are the task's and the budget's."""
+        """`config`: history, minutes, seed and number of threads are the task's and the budget's. None: the default one, which
+        learns from the next basket alone where baskets are asked for."""
         self.name = name
-        self._config = config or TrainConfig()
+        self._config = config
         self._beam_width = beam_width
         self._bundle: Bundle | None = None
         self._level_hit_rate: list[float] = []
 
     def config(self, task: Task) -> TrainConfig:
         """The settings for a task, but for what the task and the budget say."""
-        if task.asks_for_baskets:
-            return replace(self._config, target_window=1)  # the next basket alone
-        return self._config
+        if self._config is not None:
+            return self._config
+        return TrainConfig(target_window=1) if task.asks_for_baskets else TrainConfig()
 
     def fit(self, task: Task, budget: Budget) -> None:
-        """Train a bundle; a training that was stopped goes on."""
-        settings = self.config(task)
+        """Train a bundle."""
+        settings, out = self.config(task), CACHE / task.name / f"{self.name}-{budget.seed}"
         if budget.scale == "full":
-            settings = with_changes(settings, FULL_SCALE)
+            settings, out = at_full_scale(settings), out.with_name(f"{out.name}-full")
         config = replace(
             settings,
             history=task.segments,
@@ -71,7 +77,6 @@ class Gemstream:
             seed=budget.seed,
             num_threads=budget.num_threads,
         )
-        out = CACHE / task.name / f"{self.name}-{budget.seed}"
         with Progress(console=Console(stderr=True)) as progress:
             train(task.training, task.items_path, config, out, progress)
         self.use(out)

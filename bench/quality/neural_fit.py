@@ -181,6 +181,7 @@ class NeuralRanker(ABC, Generic[S]):
             "best_at_minutes": round(best.minutes, 2),
             "processor_minutes": round(self.judgements[-1].processor_minutes, 2),
             "validation_ndcg_at_10": round(best.quality, 4),
+            "device": str(self.device),
         }
 
 

@@ -64,7 +64,8 @@ class Task:
     @property
     def asks_for_baskets(self) -> bool:
         """Whether a typical cut has several targets."""
-        return float(np.median(self.histories.basket_size[self.validation_cuts])) > 1
+        sizes = self.histories.num_targets[self.validation_cuts]
+        return len(sizes) > 0 and float(np.median(sizes)) > 1
 
     def lengths(self, cuts: Index) -> Index:
         """Interactions before each cut."""
@@ -106,7 +107,7 @@ class Ranker(Protocol):
         """Learn from `task.training`; `task.validation_cuts` may choose settings and when to stop."""
 
     def rank(self, task: Task, cuts: Index) -> Iterator[ItemIds]:
-        """Ids of items for each cut in turn, best first; never looks at or behind the cut.
+        """Ids of items for each cut in turn, best first; of the cut itself the time alone may be known, and nothing behind it.
 
         NUM_RANKED or more; where `task.repeats` is false, so many besides `task.seen`. Missing ones count as misses.
         """

@@ -19,6 +19,7 @@ _STEPS_PER_BATCH = 4
 """One of so many steps describes new contexts; the others show some of the last ones again."""
 _BATCHES_KEPT = 64
 _STRONGEST, _SAMPLED = 128, 128
+"""Candidates of a context that are shown, beside its targets: those with the largest counts, and at least so many of the others."""
 _NEVER = -1e9
 
 
@@ -27,7 +28,7 @@ class CandidateBatch:
     """What the scores read of some contexts' candidates."""
 
     features: Tensor
-    """[B, K, F]: standardised, in half precision."""
+    """[B, K, F]: as Repeats.describe, in half precision."""
     strength: Tensor
     """[B, K]"""
     first_rows: Tensor
@@ -91,8 +92,9 @@ class CandidateBatches:
     ) -> CandidateBatch:
         vectors = self._network.features.item_vectors(candidates.rows)
         features = self._network.repeats.describe(candidates, vectors)
-        strength = candidates.features[..., STRENGTH]
-        return CandidateBatch(features.half(), strength, candidates.first_rows, weights, log_odds)
+        # Copies: parts of what describes would keep the whole of it.
+        strength, rows = candidates.features[..., STRENGTH].clone(), candidates.first_rows.clone()
+        return CandidateBatch(features.half(), strength, rows, weights, log_odds)
 
 
 def _sample(whole: CandidateBatch, random: torch.Generator) -> tuple[Tensor, Tensor]:
@@ -105,7 +107,8 @@ def _sample(whole: CandidateBatch, random: torch.Generator) -> tuple[Tensor, Ten
     sure_BN &= real_BN
     order_BN = torch.rand(real_BN.shape, generator=random).where(real_BN, -1.0)
     order_BN = torch.where(sure_BN, 2.0, order_BN)
-    kept_BK = order_BN.topk(min(_STRONGEST + _SAMPLED, real_BN.shape[1])).indices
+    num_kept = min(int(sure_BN.sum(1).max()) + _SAMPLED, real_BN.shape[1])
+    kept_BK = order_BN.topk(num_kept).indices
     others_B = (real_BN & ~sure_BN).sum(1)
     chosen_BK = real_BN.gather(1, kept_BK) & ~sure_BN.gather(1, kept_BK)
     stands_for_B = others_B / chosen_BK.sum(1).clamp(min=1)

@@ -1,7 +1,6 @@
 """`--scale full`: larger sizes, on a GPU where there is one; PyTorch's meta device stands for it and meets no tensor from elsewhere."""
 
 from dataclasses import replace
-from pathlib import Path
 from unittest.mock import Mock
 
 import pytest
@@ -9,7 +8,7 @@ import torch
 
 from bench.quality import sasrec, tiger
 from bench.quality.changes import with_changes
-from bench.quality.gemstream_ranker import FULL_SCALE, Gemstream
+from bench.quality.gemstream_ranker import FULL_SCALE, Gemstream, at_full_scale
 from bench.quality.next_item_ranker import LONG, SHORT, config_of
 from bench.quality.sasrec import Sasrec
 from bench.quality.synthetic.rankers import SETTINGS
@@ -28,7 +27,9 @@ META = torch.device("meta")
     [TrainConfig(), config_of(SHORT), config_of(LONG), with_changes(TrainConfig(), SETTINGS)],
 )
 def test_every_configuration_has_a_full_scale(config: TrainConfig) -> None:
-    full = with_changes(config, FULL_SCALE)
+    full = at_full_scale(config)
+    assert full.batch_size > config.batch_size
+    assert full.num_held_out == config.num_held_out  # what rivals learn from, too
     assert full.network.layer.width > config.network.layer.width
     assert full.tokenizer == config.tokenizer
 
@@ -45,7 +46,7 @@ def test_our_ranker_trains_at_the_scale_of_the_budget(
     assert config.network.layer.width == (
         FULL_SCALE["network.layer.width"] if budget.scale == "full" else 64
     )
-    assert isinstance(out, Path)
+    assert out.name == ("gemstream-0-full" if budget.scale == "full" else "gemstream-0")
 
 
 @pytest.mark.parametrize(

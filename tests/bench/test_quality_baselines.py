@@ -162,6 +162,10 @@ def plain_features(task: Task, cut: int, item: int, known_until_ms: int) -> dict
     interval = (had[-1] - had[0]) / (len(had) - 1) / DAY_MS if len(had) > 1 else np.nan
     features["mean_interval_days"] = interval
     features["since_last_over_interval"] = features["days_since_last"] / interval
+    for hours in (24, 12, 8, 168, 84):
+        fits = sum(np.cos(2 * np.pi * (now - t) / DAY_MS * 24 / hours) for t in times)
+        features[f"fits_{hours}_hours"] = fits / (len(times) + 1)
+    features["days_away"] = (now - rows[-1][1]) / DAY_MS if rows else 0
     public = task.histories.rows["event_time_ms"] < known_until_ms
     visits = defaultdict(set)
     counted, of_item = 0, 0
@@ -186,7 +190,7 @@ def test_features_of_candidates_are_those_of_plain_loops(seed: int) -> None:
         cut, item = int(task.cuts[found.row[number]]), int(task.items.item_ids[found.item[number]])
         plain = plain_features(task, cut, item, known_until_ms)
         for name, value in zip(FEATURES, found.features[number], strict=True):
-            assert value == pytest.approx(plain[name], rel=1e-4, nan_ok=True), name
+            assert value == pytest.approx(plain[name], rel=1e-4, abs=1e-6, nan_ok=True), name
 
 
 def test_boosting_learns_who_buys_weekly() -> None:

@@ -50,11 +50,19 @@ async def recommend(address: str, *arguments: str) -> Done:
 async def test_options_reach_the_query(address: str, recorder: Recorder) -> None:
     tags = ["--allow-tag", "1", "--allow-tag", "2", "--deny-tag", "3"]
     authors = ["--allow-author", "4", "--deny-author", "5"]
-    switches = ["--no-repeats", "--exclude-seen", "--beam-width", "9"]
+    switches = [
+        "--no-repeats",
+        "--exclude-seen",
+        "--beam-width",
+        "9",
+        "--at",
+        "2026-12-01 08:30:00",
+    ]
     done = await recommend(address, "ann", *tags, *authors, *switches)
     assert done.code == 0, done.stderr
     query = recorder.query
     assert query is not None
+    assert query.time_ms == 1_796_113_800_000
     chosen = query.filter
     assert (chosen.allow_tags, chosen.deny_tags) == ({1, 2}, {3})
     assert (chosen.allow_authors, chosen.deny_authors) == ({4}, {5})

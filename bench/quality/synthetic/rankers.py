@@ -14,6 +14,7 @@ from bench.quality.synthetic.oracle import Oracle
 from bench.quality.synthetic.synthetic_task import SyntheticTask
 from bench.quality.task import NUM_RANKED, Budget, ItemIds, Task
 from bench.quality.ties import best_places
+from model.training.config import TrainConfig
 from model.training.histories import Index
 
 SETTINGS: Changes = {
@@ -75,11 +76,10 @@ class SyntheticGemstream(Gemstream):
     def __init__(self, name: str = "gemstream_synthetic", changes: Changes = SETTINGS) -> None:
         super().__init__(name, configure(changes))
 
-    def fit(self, task: Task, budget: Budget) -> None:
-        """Train a bundle."""
-        items = replace(self._config.items, vectors=of_stream(task).content_path)
-        self._config = replace(self._config, items=items)
-        super().fit(task, budget)
+    def config(self, task: Task) -> TrainConfig:
+        """With the task's content vectors."""
+        config = super().config(task)
+        return replace(config, items=replace(config.items, vectors=of_stream(task).content_path))
 
 
 class WithoutLifecycle(SyntheticGemstream):
