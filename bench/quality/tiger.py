@@ -86,7 +86,7 @@ def at_full_scale(settings: TigerSettings) -> TigerSettings:
     """As large as the paper's, for a GPU or for hours."""
     network = replace(settings.network, num_heads=6, width=384, ffn_width=1024, num_layers=4)
     schedule = replace(settings.schedule, learning_rate=1e-3)
-    return replace(settings, network=network, schedule=schedule, batch_items=16_384)
+    return replace(settings, network=network, schedule=schedule, batch_items=8_192)
 
 
 class SidCatalogue:
