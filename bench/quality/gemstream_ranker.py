@@ -31,10 +31,10 @@ FULL_SCALE: Changes = {
     "network.num_blocks": 4,
     "network.recent_layers": 4,
     "network.mid_term.num_layers": 2,
-    "lifecycle_sample": 1024,
+    "lifecycle_sample": 512,
     "learning_rate": 1e-3,
 }
-_FULL_BATCH_FACTOR = 8
+_FULL_BATCH_FACTOR = 4
 _OF_STAGE = ("name", "steps", "validation_loss", "kept_attention_mass", "ended")
 
 

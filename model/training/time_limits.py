@@ -29,14 +29,14 @@ def check_trained(stages: Sequence[StageReport], budget: Budget, config: TrainCo
 
 
 def _too_short(budget: Budget, config: TrainConfig) -> TrainingError:
-    """A budget that would do leaves training as long as preparing took."""
+    """A budget that would do leaves training as long as preparing took, and is twice one in which nothing was learned."""
     if config.max_steps is not None:
         return TrainingError(
             f"max_steps is {config.max_steps}, which leaves stage 'dense' no step; no bundle is written"
         )
     share = 1 - RESERVED_SHARE
     preparing_s = 60 * config.minutes * share - budget.seconds
-    enough = (2 * preparing_s + _MIN_TRAINING_S) / 60 / share
+    enough = max((2 * preparing_s + _MIN_TRAINING_S) / 60 / share, 2 * config.minutes)
     return TrainingError(
         f"{config.minutes:g} minutes are too few: preparing took {preparing_s:.0f} s, and the network made no step; "
         f"no bundle is written; give --minutes {math.ceil(10 * enough) / 10:g} or more, and --restart"

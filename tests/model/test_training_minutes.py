@@ -4,17 +4,21 @@ import time
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
 from rich.progress import Progress
 
 from model.bundle import Bundle
+from model.errors import TrainingError
 from model.training import evaluate, repeat_stage, steps
 from model.training.batches import BatchBuilder
+from model.training.budget import Budget
 from model.training.config import StageRules, TrainConfig
 from model.training.evaluate import network_recall
 from model.training.histories import build_histories
+from model.training.time_limits import RESERVED_SHARE, check_trained
 from model.training.train import RunPlace, train
 from state.event_log import EventLog
 from tests.model.worlds import NUM_USERS, SMALL
@@ -119,3 +123,16 @@ def test_a_step_budget_evaluates_everything(
     clock.costs(steps, "batch_losses", 1e6)
     report = trained(event_log, tmp_path / "bundle", replace(CONFIG, max_steps=6))
     assert report["recall_at_20"]["baskets"] == NUM_USERS // 2
+
+
+@pytest.mark.parametrize(
+    ("minutes", "preparing_s", "suggested"), [(2.0, 8.0, "4"), (0.1, 60.0, "2.4")]
+)
+def test_the_minutes_suggested_are_more_than_were_too_few(
+    minutes: float, preparing_s: float, suggested: str
+) -> None:
+    left_s = 60 * minutes * (1 - RESERVED_SHARE) - preparing_s
+    dense = Mock(steps=0)
+    dense.name = "dense"
+    with pytest.raises(TrainingError, match=f"took {preparing_s:.0f} s.*--minutes {suggested} or"):
+        check_trained([dense], Budget(left_s, None), replace(CONFIG, minutes=minutes))
