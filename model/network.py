@@ -48,6 +48,8 @@ class NetworkConfig:
     """The table that embeds a level's codes also scores them, or another one does."""
     code_recency: bool = False
     """Which first codes the nearer segments hold, and how far back, is added to the logits of first codes."""
+    live_prior: bool = False
+    """What the network corrects is how popular items are at the moment, instead of over all of the training."""
 
     def __post_init__(self) -> None:
         """Check the depths."""

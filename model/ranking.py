@@ -1,6 +1,6 @@
 """Buckets to items: the probability of an item from that of its SID, and the best of them.
 
-P(item) = (1 - g) P_generator(SID) c(item) / c(bucket) + g P_repeat(item), c the events counted in the catalogue; where
+P(item) = (1 - g) P_generator(SID) c(item) / c(bucket) + g P_repeat(item), c the events counted in the catalogue, or of now; where
 items are scored beside codes, P_generator's term is (1 - a) P_codes(SID) c(item) / c(bucket) + a P_next(item).
 """
 
@@ -17,16 +17,20 @@ def rank_items(
     beams: Beams,
     mixture: RepeatMixture,
     catalogue: Catalogue,
+    log_shares_N: npt.NDArray[np.float64],
     blocked: npt.NDArray[np.bool_] | None = None,
     request: int = 0,
 ) -> list[tuple[int, float]]:
-    """Items of a request's beams that are not `blocked` [N], best first: (catalogue index, log-probability)."""
+    """Items of a request's beams that are not `blocked` [N], best first: (catalogue index, log-probability).
+
+    `log_shares_N`: of each item in its bucket.
+    """
     real = beams.log_probs[request].numpy() > -np.inf
     items, lengths = catalogue.items_of(beams.sids[request].numpy()[real])
     generator = np.repeat(beams.generator_log_probs[request].numpy()[real], lengths)
     if blocked is not None:
         items, generator = items[~blocked[items]], generator[~blocked[items]]
-    by_codes = generator + catalogue.log_share_in_bucket[items]
+    by_codes = generator + log_shares_N[items]
     if mixture.next_items is not None:
         tensors = torch.from_numpy(items), torch.from_numpy(by_codes)
         by_codes = mixture.next_items.mix_items(request, *tensors).numpy()

@@ -7,7 +7,6 @@ from dataclasses import dataclass, replace
 import numpy as np
 import numpy.typing as npt
 import torch
-from torch import Tensor
 
 from model.beam_search import Limits, beam_search, blocked_nodes
 from model.bundle import Bundle
@@ -19,14 +18,15 @@ from model.engine import Engine, TorchEngine
 from model.errors import ModelConfigError
 from model.explain import explain
 from model.fused_decoder import FusedDecoder, Memory
-from model.item_scorer import ItemScorer
 from model.next_item import NextItems
+from model.popularity import Popularity
 from model.primer import empty_memory
 from model.query import Explanation, ItemFilter, ItemIds, Mask, Query, Recommended
 from model.ranking import rank_items
 from model.repeat_mixtures import RepeatMixtures
 from model.repeats import RepeatMixture
 from model.scorer import Scorer
+from model.searched import Searched, SearchedCatalogue
 from model.user_context import Reused, UserContext
 from state.interaction import INTERACTION
 from state.segments import HistoryConfig
@@ -66,14 +66,6 @@ class _Request:
         return replace(self, width=width, per_code=per_code)
 
 
-@dataclass(frozen=True)
-class _Searched:
-    """What a request reads once and keeps; replaced whole, from any thread."""
-
-    view: CatalogueView
-    scorer: ItemScorer
-
-
 class Recommender:
     """Recommends from one bundle and a catalogue that may change. Deterministic; one thread generates."""
 
@@ -106,10 +98,8 @@ class Recommender:
         self._encoder = ContextEncoder(bundle, fused, self._engine.precision, self._engine.device)
         self.beam_width = beam_width
         self._max_per_first_code, self._exact = max_per_first_code, exact
-        self._prepared = ItemScorer(bundle.network, bundle.catalogue)
-        self._searched = _Searched(CatalogueView.of(bundle.catalogue, bundle.trie), self._prepared)
-        self._left: Tensor | None = None
-        """Of the catalogue before; `prepare` frees it, which takes 10 ms for 250,000 items."""
+        view = CatalogueView.of(bundle.catalogue, bundle.trie)
+        self._catalogue = SearchedCatalogue(bundle.network, view)
         self._mixtures = RepeatMixtures(bundle.network)
 
     @property
@@ -130,43 +120,39 @@ class Recommender:
     @property
     def view(self) -> CatalogueView:
         """What is searched."""
-        return self._searched.view
+        return self._catalogue.now.view
 
     def prepare(self, view: CatalogueView) -> None:
         """Make ready what `swap` to the view's catalogue needs. Takes its time, in any thread, while requests are answered."""
-        self._left = None
-        if self._scorer_of(view.catalogue) is None:
-            self._prepared = ItemScorer(self.bundle.network, view.catalogue)
+        self._catalogue.prepare(view)
 
     def swap(self, view: CatalogueView) -> None:
         """Search another catalogue from the next batch on; requests under way keep theirs. At once after `prepare`."""
-        scorer, left = self._scorer_of(view.catalogue), self._searched.scorer
-        if scorer is None:
-            scorer = ItemScorer(self.bundle.network, view.catalogue)
-        self._searched = _Searched(view, scorer)
-        if scorer is not left:
-            self._prepared, self._left = scorer, left.vectors_NH
-
-    def _scorer_of(self, catalogue: Catalogue) -> ItemScorer | None:
-        ready = (self._searched.scorer, self._prepared)
-        return next((one for one in ready if one.catalogue is catalogue), None)
+        self._catalogue.swap(view)
 
     @torch.inference_mode()
     def warm_up(self) -> None:
         """Search for nobody: what is compiled, or loaded, when it is first used is there afterwards."""
         nobody = self.encode_state(UserState("", UserMeta(), np.zeros(0, INTERACTION), None))
         filters = (ItemFilter(), ItemFilter(exclude_ids=self.view.catalogue.item_ids[:1]))
+        searched = self._catalogue.now
         for one in filters:
-            request = self._request(0, nobody, Query(k=1, filter=one), self.view)
-            next_items = self._searched.scorer.score([nobody.newest[1]])
-            self._search([request], self.view, _joined([request], next_items), _go_on)
+            request = self._request(0, nobody, Query(k=1, filter=one), searched.view)
+            next_items = searched.scorer.score([nobody.newest[1]])
+            self._search([request], searched, _joined([request], next_items), _go_on)
 
-    def set_popularity(self, item_ids: ItemIds, counts: npt.NDArray[np.float64]) -> None:
+    def set_popularity(
+        self, item_ids: ItemIds, counts: npt.NDArray[np.float64], total: float = 0.0
+    ) -> None:
         """How often all users took items lately, from the next batch on; no items: as at the training's end.
 
-        The counts are decayed to now with `popularity_half_life_s` of the bundle's repeats. From any thread.
+        The counts are decayed to now with `popularity_half_life_s` of the bundle's repeats; `total` is that of all items,
+        those that are too light to be named included. From any thread.
         """
-        self._mixtures.set_popularity(item_ids, counts)
+        item_buckets = self.bundle.network.config.features.item_buckets
+        popularity = Popularity.of(item_ids, counts, total, item_buckets)
+        self._mixtures.set_popularity(popularity)
+        self._catalogue.set_popularity(popularity)
 
     def recommend(self, state: UserState, query: Query) -> list[Recommended]:
         """The best items for a user of whom nothing is cached; as `answer`."""
@@ -194,10 +180,9 @@ class Recommender:
         When a small beam or diversity leaves too few, the search is repeated wider, up to the whole catalogue. `check` is
         called before every step; what it raises ends the work.
         """
-        searched = self._searched
-        view = searched.view
+        searched = self._catalogue.now
         requests = [
-            self._request(i, context, query, view)
+            self._request(i, context, query, searched.view)
             for i, (context, query) in enumerate(zip(contexts, queries, strict=True))
         ]
         next_items = searched.scorer.score([context.newest[1] for context in contexts])
@@ -206,7 +191,7 @@ class Recommender:
             wider = []
             for group in _alike(requests):
                 mixture = _joined(group, next_items)
-                found_by = self._search(group, view, mixture, check)
+                found_by = self._search(group, searched, mixture, check)
                 for request, found in zip(group, found_by, strict=True):
                     if found is None:
                         wider.append(request.wider())
@@ -235,12 +220,13 @@ class Recommender:
     def _search(
         self,
         group: Sequence[_Request],
-        view: CatalogueView,
+        searched: Searched,
         mixture: RepeatMixture,
         check: Callable[[], None],
     ) -> list[list[Recommended] | None]:
         """Per request of the same width its answer; None where a wider search might find more or better ones."""
-        catalogue, trie, per_code = view.catalogue, view.trie, group[0].per_code
+        catalogue, trie, per_code = searched.view.catalogue, searched.prior.trie, group[0].per_code
+        log_shares_N = searched.prior.log_shares
         contexts = [request.context for request in group]
         scorer = Scorer(self.bundle.network, self._engine, contexts, check)
         width = min(group[0].width, trie.num_sids)
@@ -253,7 +239,7 @@ class Recommender:
             beams = beam_search(scorer.score_next, trie, len(group), width, mixture, limits)
         answers: list[list[Recommended] | None] = []
         for row, request in enumerate(group):
-            ranked = rank_items(beams, mixture, catalogue, request.blocked, row)
+            ranked = rank_items(beams, mixture, catalogue, log_shares_N, request.blocked, row)
             found = ranked if per_code is None else _diverse(ranked, per_code, catalogue)
             dropped = float(beams.dropped_log_probs[row])
             widest = width == trie.num_sids and (per_code is None or per_code >= width)
@@ -290,7 +276,7 @@ class Recommender:
         self, context: UserContext, query: Query, found: Sequence[Recommended]
     ) -> list[Explanation]:
         """What each item of the answer to `query` came from; one more pass of the decoder over its SIDs."""
-        searched, mid_term = self._searched, context.user.state.mid_term(self.history)
+        searched, mid_term = self._catalogue.now, context.user.state.mid_term(self.history)
         view = searched.view
         mixture = self._request(0, context, query, view).mixture
         mixture = replace(mixture, next_items=searched.scorer.score([context.newest[1]]))

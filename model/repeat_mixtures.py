@@ -3,8 +3,6 @@
 from dataclasses import replace
 from weakref import ref
 
-import numpy as np
-import numpy.typing as npt
 import torch
 from torch import Tensor
 
@@ -12,7 +10,7 @@ from model.catalogue import Catalogue
 from model.moment_features import slot_of
 from model.network import Network
 from model.popularity import AT_TRAINING_END, Popularity
-from model.query import ItemIds, Mask
+from model.query import Mask
 from model.repeat_features import repeat_candidates
 from model.repeats import RepeatEvidence, RepeatMixture
 from model.user_context import KnownEvidence, UserContext
@@ -27,9 +25,9 @@ class RepeatMixtures:
         self._popularity = AT_TRAINING_END
         """Replaced whole."""
 
-    def set_popularity(self, item_ids: ItemIds, counts: npt.NDArray[np.float64]) -> None:
-        """As Recommender.set_popularity. From any thread."""
-        self._popularity = Popularity.of(item_ids, counts, self._config.features.item_buckets)
+    def set_popularity(self, popularity: Popularity) -> None:
+        """From the next question on. From any thread."""
+        self._popularity = popularity
 
     def of(
         self,

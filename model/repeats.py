@@ -23,6 +23,7 @@ from torch.nn import functional
 from model.errors import ModelConfigError
 from model.layers import LayerConfig
 from model.next_item import NextItems
+from model.popularity import LEAST_COUNT
 from model.repeat_features import NUM_FEATURES, SINCE_LAST, STRENGTH, RepeatCandidates
 from state.item_statistics import HALF_LIVES_DAYS
 
@@ -32,7 +33,6 @@ _PRIOR_RETURNING, _PRIOR_BUYERS, _PRIOR_RECENT = 2.0, 20.0, 0.5
 _PRIOR_INTERVALS, _PRIOR_LOG_INTERVAL = 10.0, 3.0  # three weeks, where nothing is known
 NUM_ITEM_COUNTS = 7
 _NUM_ITEM_FEATURES = 8
-_LEAST_POPULARITY = 3.0  # below it a single user may be all
 _NUM_SIMILARITIES = len(HALF_LIVES_DAYS)
 
 
@@ -309,7 +309,7 @@ class Repeats(nn.Module):
             [
                 ((returning + _PRIOR_RETURNING) / (buyers + _PRIOR_BUYERS)).log(),
                 *(counts[..., 4:] + _PRIOR_RECENT).log().unbind(-1),
-                popularity.clamp(min=_LEAST_POPULARITY).log(),
+                popularity.clamp(min=LEAST_COUNT).log(),
                 (buyers + 1).log(),
                 interval,
                 overdue,

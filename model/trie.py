@@ -1,8 +1,9 @@
 """The full-prefix trie of the catalogue's SIDs as sorted arrays: nodes of a level are numbered in SID order.
 
-Shapes: S distinct SIDs, D levels, C the most children of any node on a level, ... any leading dimensions.
+Shapes: S distinct SIDs, D levels, T moments, C the most children of any node on a level, ... any leading dimensions.
 """
 
+import copy
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -35,7 +36,7 @@ class Level:
     codes: npt.NDArray[np.int64]
     """[N]"""
     log_share: npt.NDArray[np.float32]
-    """[N]: as in Children."""
+    """[N]: as in Children, at the first moment."""
     first_sid: npt.NDArray[np.int64]
     """[N + 1]: where the SIDs below each begin."""
     paths: npt.NDArray[np.int64]
@@ -46,7 +47,7 @@ class Trie:
     """Children of a node are neighbours: node i of level d owns nodes first_child[d][i] to first_child[d][i + 1]."""
 
     def __init__(self, sids_SD: npt.NDArray[np.int64], counts_S: npt.NDArray[np.int64]) -> None:
-        """From distinct SIDs in lexicographic order and how often each was seen.
+        """From distinct SIDs in lexicographic order and how often each was seen: one moment.
 
         Raises CatalogueError when there is none, or when they are not in order.
         """
@@ -59,38 +60,58 @@ class Trie:
             raise CatalogueError("SIDs must be distinct and in lexicographic order")
         self.num_sids, self.num_levels = sids_SD.shape
         self._codes: list[Tensor] = []
-        self._log_share: list[Tensor] = []
+        self._log_share_TN: list[Tensor] = []
+        self._moments_B: Tensor | None = None
         self._first_child: list[Tensor] = []
         self._max_children: list[int] = []
         self._num_codes = (sids_SD.max(0) + 1).tolist()
         self._first_sid: list[Tensor] = []
-        self._build(sids_SD, differs, np.maximum(counts_S, 1).astype(np.float64))
+        self._build(sids_SD, differs)
+        self._weigh(np.maximum(counts_S, 1).astype(np.float64)[None])
 
     def _build(
         self,
         sids_SD: npt.NDArray[np.int64],
         differs: npt.NDArray[np.bool_],
-        counts_S: npt.NDArray[np.float64],
     ) -> None:
         self._sids_SD = torch.from_numpy(sids_SD.astype(np.int64))
-        parent_starts, parent_counts = np.zeros(1, np.int64), counts_S.sum(keepdims=True)
+        parent_starts = np.zeros(1, np.int64)
         paths = []
         for level in range(self.num_levels):
             new = np.concatenate([[True], differs[:, : level + 1].any(1)])
             starts = np.flatnonzero(new)
             paths.append(np.cumsum(new) - 1)
-            counts = np.add.reduceat(counts_S, starts)
             first_child = np.append(np.searchsorted(starts, parent_starts), len(starts))
             num_children = np.diff(first_child)
-            share = counts / np.repeat(parent_counts, num_children)
             self._first_sid.append(torch.from_numpy(np.append(starts, self.num_sids)))
             self._codes.append(torch.from_numpy(sids_SD[starts, level].astype(np.int64)))
-            self._log_share.append(torch.from_numpy(np.log(share).astype(np.float32)))
             self._first_child.append(torch.from_numpy(first_child))
             self._max_children.append(int(num_children.max()))
-            parent_starts, parent_counts = starts, counts
+            parent_starts = starts
         self.paths_SD = torch.from_numpy(np.stack(paths, 1))
         """The node of every SID on every level; on the last, the SID's own number."""
+
+    def _weigh(self, counts_TS: npt.NDArray[np.float64]) -> None:
+        parent_counts = counts_TS.sum(1, keepdims=True)
+        for first_sid, first_child in zip(self._first_sid, self._first_child, strict=True):
+            counts = np.add.reduceat(counts_TS, first_sid[:-1].numpy(), 1)
+            share = counts / np.repeat(parent_counts, np.diff(first_child.numpy()), 1)
+            self._log_share_TN.append(torch.from_numpy(np.log(share).astype(np.float32)))
+            parent_counts = counts
+
+    def weighed(self, counts_TS: npt.NDArray[np.float64]) -> "Trie":
+        """The same SIDs with other counts, all above 0, at each of T moments; in the host's memory."""
+        trie = copy.copy(self)
+        trie._log_share_TN = []
+        trie._weigh(counts_TS)
+        trie.__dict__.pop("_levels", None)
+        return trie
+
+    def at(self, moments_B: Tensor | None) -> "Trie":
+        """With the shares of one moment for each request, the first dimension of `nodes`; None: the first for all."""
+        trie = copy.copy(self)
+        trie._moments_B = moments_B
+        return trie
 
     def level(self, level: int) -> Level:
         """The arrays of a level, which must be in the host's memory."""
@@ -98,7 +119,8 @@ class Trie:
 
     @cached_property
     def _levels(self) -> list[Level]:
-        parts = (self._first_child, self._codes, self._log_share, self._first_sid, self.paths_SD.T)
+        shares = [log_share_TN[0] for log_share_TN in self._log_share_TN]
+        parts = (self._first_child, self._codes, shares, self._first_sid, self.paths_SD.T)
         return [
             Level(*(of_level.numpy() for of_level in arrays)) for arrays in zip(*parts, strict=True)
         ]
@@ -145,7 +167,9 @@ class Trie:
         child = first[..., None] + torch.arange(self._max_children[level], device=nodes.device)
         real = child < behind[..., None]
         child = torch.where(real, child, first[..., None])
-        return Children(child, self._codes[level][child], self._log_share[level][child], real)
+        moments = 0 if self._moments_B is None else self._moments_B.view(-1, *[1] * nodes.dim())
+        log_share = self._log_share_TN[level][moments, child]
+        return Children(child, self._codes[level][child], log_share, real)
 
     def child_log_probs(self, level: int, nodes: Tensor, logits: Tensor) -> tuple[Children, Tensor]:
         """Children of `nodes` [...] and their log-probabilities [..., C] under `logits` [..., K]; padding is -inf.

@@ -16,7 +16,8 @@ _REFRESH_S = 60.0
 
 _LOOK_AGAIN_S = 2.0
 
-SetPopularity = Callable[[npt.NDArray[np.uint64], npt.NDArray[np.float64]], None]
+SetPopularity = Callable[[npt.NDArray[np.uint64], npt.NDArray[np.float64], float], None]
+"""Item ids, their weights, and the weight of all items."""
 
 
 class LivePopularity:
@@ -32,7 +33,7 @@ class LivePopularity:
     def refresh(self) -> bool:
         """Tell what is known now; whether that is anything."""
         items = self._trending.popularity(self._half_life_ms)
-        self._set_popularity(items.item_ids, items.weights)
+        self._set_popularity(items.item_ids, items.weights, items.total_weight)
         return len(items.item_ids) > 0
 
     async def run(self) -> None:

@@ -19,6 +19,8 @@ from model.repeat_features import RepeatCandidates, repeat_candidates
 from model.training.gains import item_gains
 from model.training.histories import Histories, Index
 from model.training.popularity_log import PopularityLog
+from model.training.prior_log import PriorLog
+from model.trie import Trie
 from state.item_statistics import (
     ItemStatistics,
     bounded,
@@ -54,6 +56,8 @@ class Batch:
     """None where no items are scored beside their codes: a batch is moved to the device, and they are the whole catalogue."""
     code_counts: Tensor | None = None
     """[B, R, K]: `FirstCodes.log_counts` of the first codes in mid-term and recent segments, where the network reads them."""
+    moments: Tensor | None = None
+    """[B]: of the prior's trie, at which the contexts ask; None where it has one for all."""
 
 
 class BatchBuilder:
@@ -81,6 +85,8 @@ class BatchBuilder:
         )
         self.popularity: PopularityLog | None = None
         """As of each cut, from `follow_popularity`; None: as of the training's end."""
+        self.prior: PriorLog | None = None
+        """As of each cut, from `follow_prior`; None: as over all of the training."""
         self.target_sids = np.where(self._taken >= 0, catalogue.bucket_of_item[self._taken], -1)
         """Per interaction, its SID number; -1 where it is no target."""
         self._first = FirstCodes(catalogue)
@@ -94,6 +100,12 @@ class BatchBuilder:
             self.histories, features.item_buckets, repeats.popularity_half_life_s
         )
         return self.popularity
+
+    def follow_prior(self, trie: Trie) -> PriorLog:
+        """From now on contexts name the moments of the prior's trie, which has the SIDs of `trie`."""
+        half_life_s = self._network.repeats.popularity_half_life_s
+        self.prior = PriorLog(self.histories, self.catalogue, trie, half_life_s)
+        return self.prior
 
     def build(
         self,
@@ -131,8 +143,23 @@ class BatchBuilder:
         next_items = self._next_items(parts[2], newest_alone=random is None)
         repeats = self._no_repeats(cuts) if recent_alone else self.repeats(cuts)
         counts = None if recent_alone else self._code_counts(boundary[shard], cuts)
-        rows = self._catalogue_rows
-        return Batch(items, index >= 0, lengths, *repeats, sids, weights, next_items, rows, counts)
+        return Batch(
+            items,
+            index >= 0,
+            lengths,
+            *repeats,
+            sids,
+            weights,
+            next_items,
+            self._catalogue_rows,
+            counts,
+            self._moments(cuts),
+        )
+
+    def _moments(self, cuts: Index) -> Tensor | None:
+        if self.prior is None:
+            return None
+        return self.prior.moments_of(self.histories.rows["event_time_ms"][cuts])
 
     def _code_counts(self, boundaries: Index, cuts: Index) -> Tensor | None:
         if not self._network.code_recency:

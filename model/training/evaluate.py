@@ -15,6 +15,8 @@ from model.beam_search import Limits, beam_search, blocked_nodes
 from model.catalogue import Catalogue
 from model.decoder import Context
 from model.network import Network
+from model.popularity import AT_TRAINING_END
+from model.prior import Prior
 from model.query import Mask
 from model.ranking import rank_items
 from model.repeats import RepeatMixture
@@ -90,6 +92,8 @@ def rank_at(
 
     `only_new` leaves out what the user had before, as a request that excludes it.
     """
+    untold = Prior.of(network, builder.catalogue, trie, AT_TRAINING_END)
+    told = builder.prior
     bucket_starts = torch.from_numpy(builder.catalogue.bucket_starts)
     for i in range(0, len(cuts), _CONTEXTS_AT_ONCE):
         some = cuts[i : i + _CONTEXTS_AT_ONCE]
@@ -107,9 +111,11 @@ def rank_at(
             next_items=network.next_items(context.recent, batch.catalogue_rows, bucket_starts),
         )
         limits = Limits(blocked=blocked_nodes(blocked, trie, builder.catalogue))
-        beams = beam_search(score_next, trie, len(some), beam_width, mixture, limits)
+        searched = untold.trie if told is None else told.trie.at(batch.moments)
+        beams = beam_search(score_next, searched, len(some), beam_width, mixture, limits)
         for row in range(len(some)):
-            ranked = rank_items(beams, mixture, builder.catalogue, blocked[row], row)
+            shares_N = untold.log_shares if told is None else told.log_shares_at(int(some[row]))
+            ranked = rank_items(beams, mixture, builder.catalogue, shares_N, blocked[row], row)
             yield np.array([index for index, _ in ranked], np.int64)
 
 

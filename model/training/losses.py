@@ -100,10 +100,12 @@ def next_token_loss(
     states = network.decode(context, codes_BTD[..., :-1], select=stage == "selection", trace=trace)
     log_prob = torch.zeros_like(batch.target_weights)
     parents = torch.zeros_like(batch.target_sids)
+    trie = trie.at(batch.moments)
     for level in range(trie.num_levels):
         logits = network.next_logits(states[:, :, level], level, batch.code_counts)
-        log_prob = log_prob + trie.child_log_prob(level, parents, paths_BTD[..., level], logits)
-        parents = paths_BTD[..., level]
+        children = paths_BTD[..., level]
+        log_prob = log_prob + trie.child_log_prob(level, parents, children, logits)
+        parents = children
     mixture = network.repeat_mixture(batch.repeats, states)
     log_prob = mixture.mix(log_prob, mixture.share_of(batch.target_sids))
     loss = -(log_prob * batch.target_weights).sum() / batch.target_weights.sum().clamp(min=1e-6)

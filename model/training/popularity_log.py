@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from model.features import hash_buckets
+from model.query import ItemIds
 from model.training.histories import Histories, Index
 from state.interaction import are_dislikes
 
@@ -19,7 +20,10 @@ class PopularityLog:
     def __init__(self, histories: Histories, item_buckets: int, half_life_s: float) -> None:
         """Sorts the log and adds it up, once."""
         self._half_life_ms = half_life_s * 1_000
-        rows, times = _counted(histories, round(self._half_life_ms), item_buckets)
+        item_ids, times = counted_events(histories, round(self._half_life_ms))
+        rows = hash_buckets(item_ids, item_buckets)
+        by_row = np.lexsort((times, rows))
+        rows, times = rows[by_row], times[by_row]
         self._first_ms = int(times.min()) if len(times) else 0
         times -= self._first_ms
         self._span_ms = int(times.max(initial=0)) + 2
@@ -46,17 +50,15 @@ def _sorted_search(keys: Index, wanted: Index) -> Index:
     return places.reshape(wanted.shape)
 
 
-def _counted(histories: Histories, period_ms: int, item_buckets: int) -> tuple[Index, Index]:
-    """Row and time of what counts, in this order: no dislikes, and of each user the first of an item in every period."""
+def counted_events(histories: Histories, period_ms: int) -> tuple[ItemIds, Index]:
+    """Item and time of what counts: no dislikes, and of each user the first of an item in every period."""
     counts = ~are_dislikes(histories.rows)
     ids, times = histories.rows["item_id"][counts], histories.rows["event_time_ms"][counts]
     order = np.lexsort((ids, histories.users[counts]))  # times ascend in histories, and stay so
     ids, times = ids[order], times[order]
     keys = histories.users[counts][order], ids, times // period_ms
     repeated = np.append(False, np.all([key[1:] == key[:-1] for key in keys], 0))[: len(order)]
-    rows, times = hash_buckets(ids[~repeated], item_buckets), times[~repeated]
-    by_row = np.lexsort((times, rows))
-    return rows[by_row], times[by_row]
+    return ids[~repeated], times[~repeated]
 
 
 def _running_counts(rows: Index, times: Index, half_life_ms: float) -> npt.NDArray[np.float64]:

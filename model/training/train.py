@@ -185,6 +185,10 @@ def _fit(
     """All stages and the held-out recall: half of the held-out users steer the stages, others are reported on."""
     steering, tested = held_out(builder.histories, config)
     trie = Trie(builder.catalogue.sids_SD, builder.catalogue.sid_counts_S)
+    if config.network.live_prior:
+        prior = builder.follow_prior(trie)
+        prior.remember_end(network)
+        trie = prior.trie
     identity = run_identity(config, builder.histories, builder.catalogue)
     place.workers.begin_alike(network, identity)
     every_s, writes = config.checkpoint_every_s, place.workers.is_first

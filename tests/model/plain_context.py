@@ -84,6 +84,8 @@ def plain_answer(bundle: Bundle, state: UserState, query: Query, width: int) -> 
         sids = torch.from_numpy(bundle.catalogue.blocked_sids(blocked))
         nodes = [level[None] for level in bundle.trie.blocked_nodes(sids)]
     beams = plain_beams(bundle, state, width, mixture, Limits(blocked=nodes))
-    ranked = rank_items(beams, mixture, bundle.catalogue, blocked)
+    ranked = rank_items(
+        beams, mixture, bundle.catalogue, bundle.catalogue.log_share_in_bucket, blocked
+    )
     ids = bundle.catalogue.item_ids
     return {int(ids[i]): score for i, score in ranked[: query.k] if score > -np.inf}

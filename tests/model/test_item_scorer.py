@@ -31,7 +31,7 @@ def made() -> Iterator[list[ItemScorer]]:
         scorers.append(ItemScorer(*given))  # type: ignore[arg-type]
         return scorers[-1]
 
-    with mock.patch("model.recommender.ItemScorer", make):
+    with mock.patch("model.searched.ItemScorer", make):
         yield scorers
 
 
@@ -79,8 +79,8 @@ def test_the_next_build_lets_go_of_what_a_swap_left(scoring: Bundle) -> None:
     """Not the swap, on the event loop: to free the vectors of 250,000 items takes 10 ms."""
     recommender = Recommender(scoring)
     live = LiveCatalogue(scoring, prepare=recommender.prepare)
-    assert recommender._searched.scorer.vectors_NH is not None
-    left = weakref.ref(recommender._searched.scorer.vectors_NH)
+    assert recommender._catalogue.now.scorer.vectors_NH is not None
+    left = weakref.ref(recommender._catalogue.now.scorer.vectors_NH)
     live.publish(live.build(taken(live, 999)))
     recommender.swap(live.view)
     assert left() is not None

@@ -80,12 +80,12 @@ def test_a_half_life_is_a_second_at_least() -> None:
 
 def test_counts_are_kept_by_row() -> None:
     ids = np.array([1, 2, 3], np.uint64)
-    one = Popularity.of(np.append(ids, ids[:1]), np.array([1.0, 2.0, 3.0, 4.0]), 100_003)
+    one = Popularity.of(np.append(ids, ids[:1]), np.array([1.0, 2.0, 3.0, 4.0]), 0.0, 100_003)
     rows = torch.from_numpy(hash_buckets(ids, 100_003))
     counts = one.of_rows(rows[None])
     assert counts is not None
     assert counts.tolist() == [[5.0, 2.0, 3.0]]
-    assert Popularity.of(ids[:0], np.zeros(0), 100_003) is AT_TRAINING_END
+    assert Popularity.of(ids[:0], np.zeros(0), 9.0, 100_003) is AT_TRAINING_END
     assert AT_TRAINING_END.of_rows(rows) is None
 
 

@@ -33,9 +33,13 @@ class Told:
 
     def __init__(self) -> None:
         self.counts: dict[int, float] | None = None
+        self.total = 0.0
 
-    def __call__(self, item_ids: npt.NDArray[np.uint64], counts: npt.NDArray[np.float64]) -> None:
+    def __call__(
+        self, item_ids: npt.NDArray[np.uint64], counts: npt.NDArray[np.float64], total: float
+    ) -> None:
         self.counts = dict(zip(item_ids.tolist(), counts.tolist(), strict=True))
+        self.total = total
 
 
 def published(log: EventLog, now_ms: int) -> list[PartitionTrending]:
@@ -74,6 +78,7 @@ def test_what_trends_is_what_training_reads_off_the_log() -> None:
     in_training = PopularityLog(build_histories(log), BUCKETS, HALF_LIFE_S)
     expected = in_training.at(rows, np.array([now_ms]))[0]
     assert [told.counts[item] for item in ids.tolist()] == pytest.approx(expected.tolist())
+    assert told.total == pytest.approx(float(expected.sum()))
     assert min(told.counts.values()) < COUNTING.min_weight < max(told.counts.values())
     untold = np.setdiff1d(np.unique(log.rows["item_id"]), ids)
     others = torch.from_numpy(hash_buckets(untold, BUCKETS))[None]
@@ -104,7 +109,7 @@ async def test_it_is_told_while_it_runs() -> None:
     first = asyncio.get_running_loop().create_future()
     loop = asyncio.get_running_loop()
 
-    def tell(item_ids: npt.NDArray[np.uint64], _: npt.NDArray[np.float64]) -> None:
+    def tell(item_ids: npt.NDArray[np.uint64], *_: object) -> None:
         loop.call_soon_threadsafe(first.set_result, len(item_ids))
 
     running = asyncio.create_task(LivePopularity(trending, HALF_LIFE_S, tell).run())
@@ -120,7 +125,7 @@ async def test_a_failure_is_logged_and_tried_again(
     loop, calls = asyncio.get_running_loop(), list[int]()
     second = loop.create_future()
 
-    def tell(item_ids: npt.NDArray[np.uint64], _: npt.NDArray[np.float64]) -> None:
+    def tell(item_ids: npt.NDArray[np.uint64], *_: object) -> None:
         calls.append(len(item_ids))
         if len(calls) == 1:
             raise ValueError("the first call fails")
