@@ -157,6 +157,7 @@ _ARCHITECTURES = {
     "codes_1024": Variant(changes={"tokenizer.codebook_sizes": (1024, 1024, 1024)}),
     "rq_vae": Variant(changes={"tokenizer.kind": "rq_vae"}),
     "code_recency": Variant(changes={"network.code_recency": True}),
+    "live_prior": Variant(changes={"network.live_prior": True}),
 }
 _SEGMENTS = {
     "short": Variant(segments=_SHORT),

@@ -138,6 +138,8 @@ def rank(
     builder = BatchBuilder(task.histories, catalogue, network.config, bundle.history, _ALL)
     if live and network.config.repeats.enabled:
         builder.follow_popularity()
+    if live and network.config.live_prior:
+        builder.follow_prior(trie)
     ranked = rank_at(network, trie, builder, cuts, beam_width, only_new=not task.repeats)
     for best in ranked:
         yield catalogue.item_ids[best]

@@ -24,6 +24,7 @@ SETTINGS: Changes = {
     "network.layer.num_heads": 1,
     "network.layer.dropout": 0.0,
     "network.code_recency": True,
+    "network.live_prior": True,
     "network.repeats.enabled": False,  # what comes back is a topic, seldom an item that the user had
     "targets": 4,
     "target_window": 4,
