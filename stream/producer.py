@@ -9,6 +9,7 @@ from typing import Protocol, Self, TypeVar
 from aiokafka import AIOKafkaProducer
 from aiokafka.errors import KafkaError, MessageSizeTooLargeError, RecordListTooLargeError
 
+from stream.closing import close
 from stream.errors import BrokerUnavailable, RecordTooLarge, StreamError
 
 log = logging.getLogger(__name__)
@@ -51,7 +52,7 @@ class Producer:
         try:
             await producer.start()
         except (KafkaError, OSError) as error:
-            await producer.stop()
+            await close(producer.stop())
             raise BrokerUnavailable(
                 f"no Kafka broker answers at {self._bootstrap}: {error}; start one with "
                 "`gemstream kafka start`, or give the address of yours with --bootstrap"
@@ -71,7 +72,7 @@ class Producer:
             return
         try:
             async with asyncio.timeout(_STOP_WITHIN_S):
-                await producer.stop()
+                await close(producer.stop())
         except TimeoutError:
             log.warning(
                 "the broker at %s has not taken all records within %.0f s; they are left unsent",
@@ -79,7 +80,7 @@ class Producer:
                 _STOP_WITHIN_S,
             )
             await producer._sender.close()  # as stop() would have, once all was sent
-            await producer.client.close()
+            await close(producer.client.close())
 
     async def send(
         self,

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from aiokafka import AIOKafkaConsumer, ConsumerRecord, TopicPartition
 from aiokafka.errors import KafkaError
 
+from stream.closing import close
 from stream.errors import BrokerUnavailable, StreamError
 from stream.topics import describe_cluster
 
@@ -113,7 +114,7 @@ async def _reading(bootstrap: str, topic: str, *subscribed: str) -> AsyncIterato
 async def close_consumer(consumer: AIOKafkaConsumer) -> None:
     """Leave the group, if any, and close the connections; also while the broker is away."""
     try:
-        await consumer.stop()
+        await close(consumer.stop())
     except asyncio.CancelledError:
         task = asyncio.current_task()
         if task is None or task.cancelling():

@@ -13,6 +13,7 @@ from aiokafka.errors import KafkaError, TopicAlreadyExistsError, for_code
 from aiokafka.partitioner import murmur2
 
 from state.errors import ConfigError
+from stream.closing import close
 from stream.errors import BrokerUnavailable, StreamError, TopicMismatch
 
 MAX_PARTITIONS = 1024
@@ -203,4 +204,4 @@ async def _admin(bootstrap: str) -> AsyncIterator[AIOKafkaAdminClient]:
             f"the broker at {bootstrap} did not answer as it should: {reason}"
         ) from error
     finally:
-        await admin.close()
+        await close(admin.close())
