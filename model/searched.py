@@ -54,10 +54,12 @@ class SearchedCatalogue:
         """Search another view from now on. At once after `prepare`."""
         ready = self._ready_of(view.catalogue) or self._ready(view)
         with self._replacing:
-            left = self.now.scorer
-            self.now = Searched(view, ready.scorer, ready.prior)
-        if ready.scorer is not left:
-            self._prepared, self._left = ready, left.vectors_NH
+            before, prior = self.now, ready.prior
+            if before.view.catalogue is view.catalogue:
+                prior = before.prior  # it may have been told meanwhile
+            self.now = Searched(view, ready.scorer, prior)
+        if ready.scorer is not before.scorer:
+            self._prepared, self._left = ready, before.scorer.vectors_NH
 
     def set_popularity(self, popularity: Popularity) -> None:
         """What is expected of items from now on. Takes its time, in any thread.
