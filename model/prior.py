@@ -48,7 +48,7 @@ class Prior:
 
 
 def prior_counts(catalogue: Catalogue, counts_TN: Floats, total_T: Floats) -> Floats:
-    """[T, N]: what is counted at each moment; the rest of the total is spread as training counted.
+    """[T, N]: what is counted at each moment; the rest of the total is spread as training counted. Each moment's sum is 1.
 
     The rest fell to items that are light, or not named.
     """
@@ -56,7 +56,8 @@ def prior_counts(catalogue: Catalogue, counts_TN: Floats, total_T: Floats) -> Fl
     rest_T = np.maximum(total_T - known_TN.sum(1), _LEAST_SPREAD * total_T)
     trained_N = np.maximum(catalogue.counts, 1).astype(np.float64)
     spread_T = np.where(total_T > 0, rest_T, 1.0)
-    return np.asarray(known_TN + spread_T[:, None] * (trained_N / trained_N.sum()))
+    counts_TN = known_TN + spread_T[:, None] * (trained_N / trained_N.sum())
+    return np.asarray(counts_TN / counts_TN.sum(1, keepdims=True))
 
 
 def of_sids(catalogue: Catalogue, counts_TN: Floats) -> Floats:

@@ -28,7 +28,7 @@ from state.event_log import EventLog
 from state.interaction import DISLIKE_MASK
 from tests.model.test_item_scorer import STATE, taken
 from tests.model.test_recommender import state_of
-from tests.model.worlds import SMALL
+from tests.model.worlds import HOUR_MS, SMALL
 
 HALF_LIFE_S = 86_400.0
 LIVE = replace(
@@ -254,3 +254,18 @@ def test_an_empty_log_expects_what_training_counted(live: Bundle, event_log: Eve
     torch.testing.assert_close(
         log.trie.at(at).children(0, nodes).log_share, plain.children(0, nodes).log_share
     )
+
+
+@pytest.mark.parametrize("years", [2, 40])
+def test_years_without_an_event_are_no_zero(live: Bundle, event_log: EventLog, years: int) -> None:
+    """What has faded beyond the smallest number is told apart as training counted."""
+    histories = build_histories(event_log)
+    last = int(histories.rows["event_time_ms"].argmax())
+    histories.rows["event_time_ms"][last] += years * 365 * 24 * HOUR_MS
+    log = log_of(live, histories)
+    assert np.isfinite(log.log_shares_at(last)).all()
+    moments = log.moments_of(histories.rows["event_time_ms"][[last]])
+    nodes = torch.zeros(1, 1, dtype=torch.int64)
+    shares = log.trie.at(moments).children(0, nodes).log_share
+    plain = Trie(live.catalogue.sids_SD, live.catalogue.sid_counts_S).children(0, nodes)
+    torch.testing.assert_close(shares, plain.log_share)
