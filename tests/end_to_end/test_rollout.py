@@ -127,7 +127,10 @@ async def test_everybody_is_compressed_for_the_next_bundle_and_the_old_one_leave
     try:
         roll_out(deployed, bundles[1], new, half)
         assert deployed.boundaries("user-3")[old] == 16
-        assert not list(deployed.recommend("user-3", k=5).degraded)
+        wait_for(
+            "the way to the new process",  # until then an older copy answers, and says so
+            lambda: not deployed.recommend("user-3", k=5).degraded,
+        )
         await deployed.produce(events[half:])  # both bundles go on meanwhile
         wait_for("all events in the state", lambda: deployed.applied() == len(events))
         for version in (new, old):
