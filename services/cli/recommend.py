@@ -88,7 +88,7 @@ def recommend(
             page_token=page_token,
             surface=surface,
             beam_width=beam_width,
-            time_ms=int(at.replace(tzinfo=UTC).timestamp() * 1_000) if at else 0,
+            time_ms=_time_ms(at),
         )
         for user in users
     ]
@@ -102,6 +102,16 @@ def recommend(
         print_json(message_document(reply))
     else:
         _show(users[0], reply)
+
+
+def _time_ms(at: datetime | None) -> int:
+    """0 stands for now. Raises typer.BadParameter for a time that would read as that, or comes before."""
+    if at is None:
+        return 0
+    time_ms = int(at.replace(tzinfo=UTC).timestamp() * 1_000)
+    if time_ms <= 0:
+        raise typer.BadParameter(f"{at} is not after 1970-01-01 00:00", param_hint="--at")
+    return time_ms
 
 
 def _show_batch(

@@ -70,6 +70,14 @@ async def test_options_reach_the_query(address: str, recorder: Recorder) -> None
     assert set(range(1, 21)) <= set(chosen.exclude_ids.tolist())
 
 
+async def test_a_time_that_would_read_as_now_is_refused(address: str, recorder: Recorder) -> None:
+    for at in ("1970-01-01", "1969-12-31 23:59:59"):
+        done = await recommend(address, "ann", "--at", at)
+        assert done.code == 2
+        assert "is not after 1970-01-01" in done.stderr
+    assert recorder.query is None
+
+
 async def test_a_page_names_the_next_one(address: str) -> None:
     first = await recommend(address, "ann", "-k", "6")
     (token,) = re.findall(r"more: --page-token (\S+)", first.stdout)
