@@ -6,6 +6,7 @@ tokenizer.safetensors    codebooks, and an RQ-VAE's layers
 item_vectors.safetensors vectors of the catalogue's items in its order, and the text encoder's weights
 catalogue.safetensors    columns of the catalogue
 titles.json              its titles
+transitions.safetensors  what followed its items in training, where the network counts that
 """
 
 import dataclasses
@@ -41,13 +42,15 @@ from model.tokenizer.item_vectors_file import (
     write_item_vectors,
 )
 from model.tokenizer.tokenizer import Tokenizer, TokenizerConfig
+from model.transitions import Transitions
 from model.trie import Trie
 from state.errors import StateError
 from state.segments import HistoryConfig
 
 NETWORK, _TOKENIZER = "network.safetensors", "tokenizer.safetensors"
 CATALOGUE, _TITLES = "catalogue.safetensors", "titles.json"
-FILES = (NETWORK, _TOKENIZER, ITEM_VECTORS, CATALOGUE, _TITLES)
+_TRANSITIONS = "transitions.safetensors"
+_FILES = (NETWORK, _TOKENIZER, ITEM_VECTORS, CATALOGUE, _TITLES)
 ORIGIN = "network_config_sha256"
 _converter = cattrs.Converter(forbid_extra_keys=True)
 
@@ -68,6 +71,8 @@ class Bundle:
     catalogue: Catalogue
     trie: Trie
     training_report: dict[str, Any]
+    transitions: Transitions | None = None
+    """Where the network counts them: `next_item.counts_transitions`."""
 
 
 @dataclass(frozen=True)
@@ -82,6 +87,8 @@ class Trained:
     """Rows as the catalogue's items."""
     catalogue: Catalogue
     training_report: dict[str, Any]
+    transitions: Transitions | None = None
+    """Where the network counts them."""
 
 
 def save_bundle(trained: Trained, path: Path) -> str:
@@ -118,7 +125,7 @@ def load_bundle(path: Path) -> Bundle:
     Raises BundleError for one that is missing, damaged, of an unknown format, or whose parts do not fit together.
     """
     version, manifest = read_manifest(path)
-    for name in FILES:
+    for name in (*_FILES, *({_TRANSITIONS} & set(manifest["sha256"]))):
         verify_file(path / name, manifest["sha256"].get(name))
     try:
         return _assemble(path, version, manifest)
@@ -163,7 +170,18 @@ def _assemble(path: Path, version: str, manifest: dict[str, Any]) -> Bundle:
         catalogue=catalogue,
         trie=Trie(catalogue.sids_SD, catalogue.sid_counts_S),
         training_report=manifest["training_report"],
+        transitions=_transitions(path, manifest, network_config),
     )
+
+
+def _transitions(
+    path: Path, manifest: dict[str, Any], network: NetworkConfig
+) -> Transitions | None:
+    if not network.next_item.counts_transitions:
+        return None
+    if _TRANSITIONS not in manifest["sha256"]:
+        raise BundleError(f"its network counts transitions, and {MANIFEST} names no {_TRANSITIONS}")
+    return Transitions.of_arrays(safetensors.numpy.load_file(path / _TRANSITIONS))
 
 
 def _write_files(trained: Trained, directory: Path) -> bytes:
@@ -175,6 +193,10 @@ def _write_files(trained: Trained, directory: Path) -> bytes:
     write_item_vectors(trained.item_vectors, directory / ITEM_VECTORS)
     safetensors.numpy.save_file(trained.catalogue.columns, directory / CATALOGUE)
     (directory / _TITLES).write_text(json.dumps(trained.catalogue.titles), "utf-8")
+    names: tuple[str, ...] = _FILES
+    if trained.transitions is not None:
+        safetensors.numpy.save_file(trained.transitions.arrays(), directory / _TRANSITIONS)
+        names = (*names, _TRANSITIONS)
     manifest = {
         "format_version": FORMAT_VERSION,
         "network": dataclasses.asdict(trained.network.config),
@@ -182,7 +204,7 @@ def _write_files(trained: Trained, directory: Path) -> bytes:
         "tokenizer": dataclasses.asdict(trained.tokenizer_config),
         "catalogue_fingerprint": trained.catalogue.fingerprint,
         "training_report": trained.training_report,
-        "sha256": {name: sha256_of(directory / name) for name in FILES},
+        "sha256": {name: sha256_of(directory / name) for name in names},
     }
     data = json.dumps(manifest, indent=2, sort_keys=True, allow_nan=False).encode()
     (directory / MANIFEST).write_bytes(data)

@@ -6,7 +6,7 @@ from typing import Any
 
 import safetensors
 
-from model.bundle import CATALOGUE, FILES, NETWORK, load_bundle
+from model.bundle import CATALOGUE, NETWORK, load_bundle
 from model.bundle_manifest import read_manifest
 from model.tokenizer.item_vectors_file import ITEM_VECTORS
 
@@ -20,7 +20,7 @@ def bundle_card(path: Path) -> dict[str, Any]:
         "version": version,
         "path": str(path.resolve()),
         "format_version": manifest["format_version"],
-        "bytes": {name: (path / name).stat().st_size for name in FILES},
+        "bytes": {name: (path / name).stat().st_size for name in manifest["sha256"]},
         "network": {
             "parameters": _parameters(_shapes(path / NETWORK)),
             "config": manifest["network"],

@@ -21,6 +21,7 @@ from model.next_item import ItemRows, NextItem, NextItemConfig, NextItems
 from model.recent import Positions, RecentEncoder
 from model.repeat_features import RepeatCandidates
 from model.repeats import RepeatConfig, RepeatEvidence, RepeatMixture, Repeats
+from model.transitions import Gains
 from state.segments import HistoryConfig
 
 Codebooks = Literal["separate", "tied"]
@@ -141,13 +142,17 @@ class Network(nn.Module):
         return evidence
 
     def next_items(
-        self, recent: Segment, rows: ItemRows | None, bucket_starts: Tensor
+        self,
+        recent: Segment,
+        rows: ItemRows | None,
+        bucket_starts: Tensor,
+        gains: Gains | None = None,
     ) -> NextItems | None:
         """What the encoded recent segments say of a catalogue's items; None where the network scores none."""
         if self.next_item is None or rows is None or not recent.vectors.shape[1]:
             return None
         vectors_NH = self.features.item_vectors(rows.rows)
-        log_probs_BN = self.next_item(recent.vectors[:, -1], vectors_NH, rows.log_shares)
+        log_probs_BN = self.next_item(recent.vectors[:, -1], vectors_NH, rows.log_shares, gains)
         weight_B = self.next_item.weight * rows.any_seen * recent.present
         return NextItems.of(log_probs_BN, weight_B, bucket_starts)
 

@@ -1,12 +1,13 @@
 """The next item itself: a softmax over the catalogue of what the newest recent state says of each item, beside the codes.
 
 P(SID) = (1 - a) P_codes(SID) + a sum over its items of P_next(item),
-P_next(item) = softmax over items of q(h) . e_item + log share of the item's events.
+P_next(item) = softmax over items of q(h) . e_item + log share of the item's events + b gain(item).
 
 h is the recent stream's state of the newest interaction. The stream is causal where this is on, so that one pass predicts
 what followed every interaction of a segment (SASRec, arXiv 1808.09781, with a full softmax); dense and generative
-retrieval together after LIGER (arXiv 2411.18814), as a mixture, so that probabilities stay probabilities. What training
-did not see has no share: it is found by its codes alone.
+retrieval together after LIGER (arXiv 2411.18814), as a mixture, so that probabilities stay probabilities. The gain
+is what counting knows (model/transitions.py); the network learns without it, since counts hold what it learns from. What
+training did not see has no share: it is found by its codes alone.
 
 Shapes: B contexts, N items of the catalogue, S SIDs, H width, ... leading dimensions.
 """
@@ -25,6 +26,7 @@ from model.errors import ModelConfigError
 from model.features import FeatureConfig, item_rows
 from model.layers import LayerConfig
 from model.limits import check_limits
+from model.transitions import Gains
 from model.trie import Trie
 
 _NEVER = -1e9
@@ -40,12 +42,20 @@ class NextItemConfig:
     """Of the recent stream's updates, while training."""
     weight: float = 0.8
     """a: of what items say, the rest is of codes, which alone find new items."""
+    transition_weight: float = 0.0
+    """b: of what followed the newest items in training; 0: nothing is counted."""
     positions: int = 64
     """Newest interactions of a context whose next one is learned."""
+
+    @property
+    def counts_transitions(self) -> bool:
+        """Whether what followed the newest items counts."""
+        return self.enabled and self.transition_weight > 0
 
     def __post_init__(self) -> None:
         """Check the sizes and shares."""
         check_limits(self, "positions", least=1)
+        check_limits(self, "transition_weight", least=0)
         if not 0 <= self.dropout < 1:
             raise ModelConfigError(
                 f"dropout of next_item is {self.dropout}; it must be at least 0 and below 1"
@@ -150,14 +160,19 @@ class NextItem(nn.Module):
         super().__init__()
         self.to_query = nn.Linear(layer.width, layer.width)
         self.dropout = nn.Dropout(layer.dropout)
-        self.weight = config.weight
+        self.weight, self.transition_weight = config.weight, config.transition_weight
         with torch.no_grad():
             nn.init.eye_(self.to_query.weight)
             nn.init.zeros_(self.to_query.bias)
 
-    def forward(self, states: Tensor, vectors_NH: Tensor, log_shares_N: Tensor) -> Tensor:
-        """[..., N]: log P_next for states [..., H]."""
-        return (self.query(states) @ vectors_NH.T + log_shares_N).float().log_softmax(-1)
+    def forward(
+        self, states_BH: Tensor, vectors_NH: Tensor, log_shares_N: Tensor, gains: Gains | None
+    ) -> Tensor:
+        """[B, N]: log P_next."""
+        logits_BN = (self.query(states_BH) @ vectors_NH.T + log_shares_N).float()
+        if gains is not None:
+            logits_BN = gains.add_to(logits_BN, self.transition_weight)
+        return logits_BN.log_softmax(-1)
 
     def query(self, states: Tensor) -> Tensor:
         """What items are compared with."""

@@ -99,7 +99,7 @@ class Recommender:
         self.beam_width = beam_width
         self._max_per_first_code, self._exact = max_per_first_code, exact
         view = CatalogueView.of(bundle.catalogue, bundle.trie)
-        self._catalogue = SearchedCatalogue(bundle.network, view)
+        self._catalogue = SearchedCatalogue(bundle.network, view, bundle.transitions)
         self._mixtures = RepeatMixtures(bundle.network)
 
     @property
@@ -138,7 +138,7 @@ class Recommender:
         searched = self._catalogue.now
         for one in filters:
             request = self._request(0, nobody, Query(k=1, filter=one), searched.view)
-            next_items = searched.scorer.score([nobody.newest[1]])
+            next_items = searched.scorer.score([nobody])
             self._search([request], searched, _joined([request], next_items), _go_on)
 
     def set_popularity(
@@ -185,7 +185,7 @@ class Recommender:
             self._request(i, context, query, searched.view)
             for i, (context, query) in enumerate(zip(contexts, queries, strict=True))
         ]
-        next_items = searched.scorer.score([context.newest[1] for context in contexts])
+        next_items = searched.scorer.score(contexts)
         answers: list[list[Recommended]] = [[] for _ in requests]
         while requests:
             wider = []
@@ -279,7 +279,7 @@ class Recommender:
         searched, mid_term = self._catalogue.now, context.user.state.mid_term(self.history)
         view = searched.view
         mixture = self._request(0, context, query, view).mixture
-        mixture = replace(mixture, next_items=searched.scorer.score([context.newest[1]]))
+        mixture = replace(mixture, next_items=searched.scorer.score([context]))
         bundle = replace(self.bundle, catalogue=view.catalogue, trie=view.trie)
         return explain(bundle, self._encoder.as_context(context), mid_term, mixture, found)
 

@@ -11,6 +11,7 @@ from model.item_scorer import ItemScorer
 from model.network import Network
 from model.popularity import AT_TRAINING_END, Popularity
 from model.prior import Prior
+from model.transitions import Transitions
 
 
 @dataclass(frozen=True)
@@ -34,9 +35,11 @@ class Searched:
 class SearchedCatalogue:
     """Of one network; what is searched `now` is replaced whole, from any thread."""
 
-    def __init__(self, network: Network, view: CatalogueView) -> None:
+    def __init__(
+        self, network: Network, view: CatalogueView, transitions: Transitions | None
+    ) -> None:
         """Items are as popular as at the training's end."""
-        self._network = network
+        self._network, self._transitions = network, transitions
         self._popularity = AT_TRAINING_END
         self._replacing = threading.Lock()
         self._prepared = self._ready(view)
@@ -75,7 +78,7 @@ class SearchedCatalogue:
                 self.now = replace(self.now, prior=prior)
 
     def _ready(self, view: CatalogueView) -> _Ready:
-        scorer = ItemScorer(self._network, view.catalogue)
+        scorer = ItemScorer(self._network, view.catalogue, self._transitions)
         return _Ready(view.catalogue, scorer, self._prior(view))
 
     def _prior(self, view: CatalogueView) -> Prior:

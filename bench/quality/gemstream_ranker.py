@@ -22,6 +22,7 @@ from model.training.config import TrainConfig
 from model.training.evaluate import rank_at
 from model.training.histories import Index
 from model.training.train import train
+from model.transitions import Followers
 
 _ALL = 1_000_000  # lifecycle interactions: no sampling
 _NUM_ALIKE = 20
@@ -136,6 +137,8 @@ def rank(
     """
     network, catalogue, trie = bundle.network, bundle.catalogue, bundle.trie
     builder = BatchBuilder(task.histories, catalogue, network.config, bundle.history, _ALL)
+    if bundle.transitions is not None:
+        builder.followers = Followers(bundle.transitions, catalogue)
     if live and network.config.repeats.enabled:
         builder.follow_popularity()
     if live and network.config.live_prior:

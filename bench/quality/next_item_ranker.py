@@ -31,6 +31,8 @@ class Shape:
     positions: int
     width: int = 64
     dropout: float = 0.2
+    transition_weight: float
+    """Of what followed the newest items, chosen on validation items."""
     item_buckets: int = 49_152
     recent_positions: Positions = "newest"
 
@@ -42,6 +44,7 @@ SHORT = Shape(
     shares=(0.94, 0.01, 0.05),
     targets=1,
     positions=20,
+    transition_weight=0.7,
     width=128,
     dropout=0.4,
 )
@@ -54,6 +57,7 @@ LONG = Shape(
     evaluate_every=1000,
     targets=8,
     positions=200,
+    transition_weight=0.5,
     width=128,
     item_buckets=16_384,
     recent_positions="distance",
@@ -83,7 +87,10 @@ def config_of(shape: Shape) -> TrainConfig:
             features=FeatureConfig(item_buckets=shape.item_buckets, item_hashes=2),
             repeats=RepeatConfig(enabled=False),
             next_item=NextItemConfig(
-                enabled=True, dropout=shape.dropout, positions=shape.positions
+                enabled=True,
+                dropout=shape.dropout,
+                transition_weight=shape.transition_weight,
+                positions=shape.positions,
             ),
             recent_layers=2,
             recent_positions=shape.recent_positions,

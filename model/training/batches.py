@@ -20,6 +20,7 @@ from model.training.gains import item_gains
 from model.training.histories import Histories, Index
 from model.training.popularity_log import PopularityLog
 from model.training.prior_log import PriorLog
+from model.transitions import Followers, Gains
 from model.trie import Trie
 from state.item_statistics import (
     ItemStatistics,
@@ -85,6 +86,8 @@ class BatchBuilder:
         )
         self.popularity: PopularityLog | None = None
         """As of each cut, from `follow_popularity`; None: as of the training's end."""
+        self.followers: Followers | None = None
+        """Of the catalogue, where items gain by what they follow; in evaluation alone."""
         self.prior: PriorLog | None = None
         """As of each cut, from `follow_prior`; None: as over all of the training."""
         self.target_sids = np.where(self._taken >= 0, catalogue.bucket_of_item[self._taken], -1)
@@ -155,6 +158,14 @@ class BatchBuilder:
             counts,
             self._moments(cuts),
         )
+
+    def gains(self, cuts: Index) -> Gains | None:
+        """What items gain by the newest interactions of the recent segments before `cuts`."""
+        if self.followers is None:
+            return None
+        item_ids, starts = self.histories.rows["item_id"], self.histories.user_start[cuts]
+        firsts = np.maximum(starts, cuts - self.history.recent_len)
+        return self.followers.gains([item_ids[a:b] for a, b in zip(firsts, cuts, strict=True)])
 
     def _moments(self, cuts: Index) -> Tensor | None:
         if self.prior is None:

@@ -108,7 +108,9 @@ def rank_at(
         blocked = [builder.seen(int(cut)) if only_new else None for cut in some]
         mixture = replace(
             _repeat_mixture(network, batch, context, blocked),
-            next_items=network.next_items(context.recent, batch.catalogue_rows, bucket_starts),
+            next_items=network.next_items(
+                context.recent, batch.catalogue_rows, bucket_starts, builder.gains(some)
+            ),
         )
         limits = Limits(blocked=blocked_nodes(blocked, trie, builder.catalogue))
         searched = untold.trie if told is None else told.trie.at(batch.moments)

@@ -37,6 +37,8 @@ from model.training.stages import STAGES, StageRunner
 from model.training.steps import Surroundings
 from model.training.stop_signals import stop_requests
 from model.training.time_limits import RECALL_SHARE, RESERVED_SHARE, check_time, check_trained
+from model.training.transition_counts import count_transitions
+from model.transitions import Followers
 from model.trie import Trie
 from state.event_log import EventLog
 
@@ -87,10 +89,13 @@ def train(
         partial(progress.advance, preparing),
     )
     network = initial_network(config, items.table, items.vectors.vectors_RV, items.codes)
-    seconds = 60 * config.minutes * (1 - RESERVED_SHARE) - (time.monotonic() - start)
     builder = BatchBuilder(
         histories, items.catalogue, config.network, config.history, config.lifecycle_sample
     )
+    if config.network.next_item.counts_transitions:
+        counted = count_transitions(histories, items.catalogue)
+        builder.followers = Followers(counted, items.catalogue)
+    seconds = 60 * config.minutes * (1 - RESERVED_SHARE) - (time.monotonic() - start)
     report = _fit(network, builder, config, Budget(seconds, config.max_steps), progress, place)
     if not place.workers.is_first:
         return {}
@@ -98,7 +103,7 @@ def train(
     report["target_kinds"] = list(config.target_kinds)
     report["users"], report["interactions"] = len(events.user_ids), len(events.rows)
     report["seconds"] = round(time.monotonic() - start, 1)
-    version = save_bundle(_trained(network, items, config, report), out)
+    version = save_bundle(_trained(network, items, config, report, builder.followers), out)
     return {**report, "bundle_version": version, "run": _finish(place, out)}
 
 
@@ -114,7 +119,11 @@ def _set_up(config: TrainConfig, place: RunPlace, out: Path) -> None:
 
 
 def _trained(
-    network: Network, items: PreparedItems, config: TrainConfig, report: dict[str, Any]
+    network: Network,
+    items: PreparedItems,
+    config: TrainConfig,
+    report: dict[str, Any],
+    followers: Followers | None,
 ) -> Trained:
     return Trained(
         network=network,
@@ -124,6 +133,7 @@ def _trained(
         item_vectors=items.catalogue_vectors(),
         catalogue=items.catalogue,
         training_report=report,
+        transitions=None if followers is None else followers.transitions,
     )
 
 

@@ -51,8 +51,8 @@ def builder(event_log: EventLog, scoring: Bundle) -> BatchBuilder:
     return BatchBuilder(build_histories(event_log), scoring.catalogue, NETWORK, scoring.history, 9)
 
 
-def plain_next(bundle: Bundle, state_H: Tensor) -> np.ndarray:
-    """P_next of every item by loops."""
+def plain_next(bundle: Bundle, state_H: Tensor, newest: Rows | None = None) -> np.ndarray:
+    """P_next of every item by loops; without `newest` interactions nothing is gained by transitions."""
     network = bundle.network
     assert network.next_item is not None
     query_H = network.next_item.to_query(state_H).double().numpy()
@@ -62,7 +62,31 @@ def plain_next(bundle: Bundle, state_H: Tensor) -> np.ndarray:
     for index in range(len(counts)):
         vector_H = sum(network.features.vid.weight[row].double().numpy() for row in rows[index])
         weights.append(np.exp(query_H @ vector_H) * counts[index])
+    if newest is not None:
+        for item, gain in plain_gains(bundle, newest["item_id"]).items():
+            weights[item] *= np.exp(network.next_item.transition_weight * gain)
     return np.array(weights) / np.sum(weights)
+
+
+def plain_gains(bundle: Bundle, item_ids: np.ndarray) -> dict[int, float]:
+    """By index in the catalogue, of the bundle's own catalogue."""
+    table, reached = bundle.transitions, dict[int, float]()
+    assert table is not None
+    for back, item_id in enumerate(item_ids[::-1][:16].tolist()):
+        for place in np.flatnonzero(table.item_ids == item_id).tolist():
+            for pair in range(table.starts[place], table.starts[place + 1]):
+                index = int(table.followers[pair])
+                reached[index] = reached.get(index, 0.0) + 0.6**back * float(table.shares[pair])
+    had = bundle.catalogue.find(item_ids[-16:]).tolist()
+    return {
+        index: float(np.log(1 + sum_ / 0.003))
+        for index, sum_ in reached.items()
+        if index not in had
+    }
+
+
+def recent_of(state: UserState) -> Rows:
+    return state.rows[-SCORING.history.recent_len :]
 
 
 def state_of(rows: Rows) -> UserState:
@@ -135,7 +159,9 @@ def test_serving_scores_what_the_formulas_say(scoring: Bundle, num_rows: int) ->
         one.item.item_id: np.exp(one.score)
         for one in without.recommend(state, Query(k=100, beam_width=100, repeats=False))
     }
-    by_item = plain_next(scoring, whole_context(scoring, state).recent.vectors[0, -1])
+    by_item = plain_next(
+        scoring, whole_context(scoring, state).recent.vectors[0, -1], recent_of(state)
+    )
     assert scoring.network.next_item is not None
     weight = scoring.network.next_item.weight
     assert len(answer) == len(scoring.catalogue)
@@ -219,7 +245,7 @@ def test_what_items_say_is_explained_by_the_recent_stream(scoring: Bundle) -> No
     codes_1TP = torch.tensor([one.sid for one in found])[None, :, :-1]
     whole = whole_context(scoring, state)
     streams = trace_decoder(scoring.network, whole, codes_1TP).shares.tolist()
-    by_item = plain_next(scoring, whole.recent.vectors[0, -1])
+    by_item = plain_next(scoring, whole.recent.vectors[0, -1], recent_of(state))
     generator = float(plain_mixture(scoring, state).log_generator.exp())
     for one, why, (recent, mid_term, _) in zip(found, explained, streams, strict=True):
         index = int(scoring.catalogue.find(np.array([one.item.item_id], np.uint64))[0])

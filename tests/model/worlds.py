@@ -84,7 +84,9 @@ SCORING = replace(
     network=replace(
         SMALL.network,
         features=replace(SMALL.network.features, item_hashes=2),
-        next_item=NextItemConfig(enabled=True, dropout=0.1, weight=0.4, positions=3),
+        next_item=NextItemConfig(
+            enabled=True, dropout=0.1, weight=0.4, transition_weight=0.7, positions=3
+        ),
         recent_positions="distance",
     ),
     newest_cuts=0.5,
