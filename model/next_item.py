@@ -171,7 +171,7 @@ class NextItem(nn.Module):
         """[B, N]: log P_next."""
         logits_BN = (self.query(states_BH) @ vectors_NH.T + log_shares_N).float()
         if gains is not None:
-            logits_BN = gains.add_to(logits_BN, self.transition_weight)
+            gains.add_to(logits_BN, self.transition_weight)
         return logits_BN.log_softmax(-1)
 
     def query(self, states: Tensor) -> Tensor:

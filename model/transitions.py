@@ -3,8 +3,9 @@
     S(item) = sum over the 16 newest interactions, k = 0, 1, ... back, of .6^k n(i_k, item) / n(i_k)
     gain(item) = log(1 + S(item) / .003)
 
-The items of these interactions gain nothing: whether they come again is for repeats to say. n(i) counts interactions with i, n(i, j) what `model/training/transition_counts.py` counts. After item-to-item
-collaborative filtering (Linden et al., 2003), with the order of things.
+The items of these interactions gain nothing: whether they come again is for repeats to say. n(i) counts interactions
+with i, n(i, j) what `model/training/transition_counts.py` counts. After item-to-item collaborative filtering (Linden et
+al., 2003), with the order of things.
 
 Shapes: I items that training knew, F transitions, B contexts, N items of a catalogue.
 """
@@ -22,12 +23,13 @@ from model.catalogue import Catalogue
 from model.errors import BundleError
 from model.query import ItemIds
 
+Places = npt.NDArray[np.int64]
+
 NUM_NEWEST = 16
 """Interactions whose followers count; what is further back has faded."""
 _FADE = 0.6
 _UNKNOWN = 0.003
 """S below which what was counted is no evidence."""
-_NO_PLACES = np.zeros(0, np.int64)
 _TYPES = {"item_ids": np.uint64, "starts": np.int64, "followers": np.int32, "shares": np.float32}
 
 
@@ -71,16 +73,15 @@ class Transitions:
 
 @dataclass(frozen=True)
 class Gains:
-    """What some items of a catalogue gain in some contexts; all others gain nothing."""
+    """What some items of a catalogue gain in some contexts, each named once; all others gain nothing."""
 
     contexts: Tensor
     items: Tensor
     values: Tensor
 
-    def add_to(self, logits_BN: Tensor, weight: float) -> Tensor:
-        """The logits, `weight` times the gains higher."""
-        places = (self.contexts, self.items)
-        return logits_BN.index_put(places, weight * self.values.to(logits_BN), accumulate=True)
+    def add_to(self, logits_BN: Tensor, weight: float) -> None:
+        """Raise the logits by `weight` times the gains, in place."""
+        logits_BN[self.contexts, self.items] += weight * self.values.to(logits_BN)
 
 
 class Followers:
@@ -98,15 +99,15 @@ class Followers:
         """For contexts whose newest interactions are with these items, the newest last; these items gain nothing."""
         newest = [item_ids[-NUM_NEWEST:] for item_ids in newest]
         context = np.repeat(np.arange(len(newest)), np.array([*map(len, newest)], np.int64))
-        back = np.concatenate([_NO_PLACES, *(np.arange(len(one))[::-1] for one in newest)])
+        back = np.concatenate(
+            [np.zeros(0, np.int64), *(np.arange(len(one))[::-1] for one in newest)]
+        )
         index = self._catalogue.find(np.concatenate([np.zeros(0, np.uint64), *newest]))
         had = context * len(self._catalogue) + index
         place = np.where(index >= 0, self._place_of_index[index], -1)
         known = place >= 0
         context, back, place = context[known], back[known], place[known]
-        begin, end = self.transitions.starts[place], self.transitions.starts[place + 1]
-        of_pair = np.repeat(np.arange(len(place)), end - begin)
-        pair = np.arange(len(of_pair)) + (begin - np.cumsum(end - begin) + (end - begin))[of_pair]
+        pair, of_pair = self._pairs(place)
         item = self._index_of_place[self.transitions.followers[pair]]
         share = self.transitions.shares[pair] * _FADE ** back[of_pair]
         keys = context[of_pair] * len(self._catalogue) + item
@@ -116,3 +117,11 @@ class Followers:
         contexts, items = np.divmod(found, len(self._catalogue))
         values = torch.from_numpy(np.log1p(sums / _UNKNOWN))
         return Gains(torch.from_numpy(contexts), torch.from_numpy(items), values)
+
+    def _pairs(self, places: Places) -> tuple[Places, Places]:
+        """The transitions of items one behind the other, and of which of the items each is."""
+        begin = self.transitions.starts[places]
+        lengths = self.transitions.starts[places + 1] - begin
+        of_pair = np.repeat(np.arange(len(places)), lengths)
+        before = np.cumsum(lengths) - lengths
+        return np.arange(len(of_pair)) + (begin - before)[of_pair], of_pair

@@ -109,7 +109,8 @@ def test_gains_are_those_of_the_formula(scoring: Bundle) -> None:
     catalogue = catalogue_of([*known, 999])
     newest = [np.array(ids, np.uint64) for ids in ([], known[:1], [*known[:20], 999, 77777], [999])]
     gains = Followers(scoring.transitions, catalogue).gains(newest)
-    dense = gains.add_to(torch.zeros(len(newest), len(catalogue)), 2.0)
+    dense = torch.zeros(len(newest), len(catalogue))
+    gains.add_to(dense, 2.0)
     for row, ids in enumerate(newest):
         for index, item in enumerate(catalogue.item_ids.tolist()):
             reached = sum(
