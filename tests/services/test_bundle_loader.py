@@ -28,7 +28,7 @@ def test_builds_of_a_loaded_bundle_prepare_its_recommender(tmp_path: Path) -> No
         inference_node=InferenceNodeConfig(num_threads=1, engine=engine),
     )
     with ThreadPoolExecutor(1) as executor, mock.patch("model.searched.ItemScorer") as scorer:
-        scorer.side_effect = lambda _, catalogue: mock.Mock(
+        scorer.side_effect = lambda _, catalogue, *__: mock.Mock(
             catalogue=catalogue, score=lambda _: None
         )
         loader = BundleLoader(
